@@ -1,0 +1,56 @@
+# `make` explains itself. Everything runs in .venv, which is built from nothing and reinstalled only when
+# pyproject.toml or the constraints change.
+PYTHON ?= python3
+VENV   := .venv
+COMPAT := .venv-compat
+export HF_HUB_OFFLINE ?= 1
+export OMP_WAIT_POLICY ?= PASSIVE
+
+.DEFAULT_GOAL := help
+.PHONY: help install test test-compat lint format demo bench docs clean
+
+help:  ## this text
+	@echo "bayesvlm: CLIP and SigLIP that know what they do not know"
+	@echo
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.installed  ## run the main job end to end (a tiny random model, generated pairs)
+	@$(VENV)/bin/bayesvlm demo
+
+test: $(VENV)/.installed  ## build .venv if need be and run the whole test suite
+	@$(VENV)/bin/python -m pytest -n 2 -q
+
+test-compat: $(COMPAT)/.installed  ## the model, posterior and command-line tests on transformers 4
+	@$(COMPAT)/bin/python -m pytest -n 2 -q tests --ignore=tests/core
+
+lint: $(VENV)/.installed  ## ruff, mypy (strict on core), the import contract of the rooms
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/mypy
+	@$(VENV)/bin/lint-imports --no-logo
+
+format: $(VENV)/.installed  ## put the code in shape
+	@$(VENV)/bin/ruff check --fix-only .
+	@$(VENV)/bin/ruff format .
+
+bench: $(VENV)/.installed  ## speed, ours and the textbook form side by side
+	@$(VENV)/bin/python benchmarks/curvature.py
+	@$(VENV)/bin/python benchmarks/predict.py
+
+docs: $(VENV)/.installed  ## draw the figures of docs/ anew
+	@$(VENV)/bin/python docs/figures/approximation.py
+
+install: $(VENV)/.installed  ## build .venv only
+
+clean:  ## remove the virtual environments and caches
+	rm -rf $(VENV) $(COMPAT) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+$(COMPAT)/.installed: pyproject.toml constraints-compat.txt
+	$(PYTHON) -m venv $(COMPAT)
+	$(COMPAT)/bin/python -m pip install --quiet --constraint constraints-compat.txt --editable '.[dev]'
+	@touch $@

@@ -1,0 +1,28 @@
+"""Post-hoc probabilistic vision-language models: CLIP and SigLIP that know what they do not know."""
+
+from importlib import import_module
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bayesvlm.core.errors import BayesVLMError
+    from bayesvlm.core.features import Features
+    from bayesvlm.models.check import check_adapter
+    from bayesvlm.vlm import BayesVLM
+
+__all__ = ["BayesVLM", "BayesVLMError", "Features", "check_adapter"]
+__version__ = version("bayesvlm")
+
+_HOME = {
+    "BayesVLM": "bayesvlm.vlm",
+    "BayesVLMError": "bayesvlm.core.errors",
+    "Features": "bayesvlm.core.features",
+    "check_adapter": "bayesvlm.models.check",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import torch and transformers when they are first needed: `bayesvlm --help` should not wait for them."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'bayesvlm' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)

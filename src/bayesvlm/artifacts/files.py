@@ -1,0 +1,56 @@
+"""Files that are either whole or absent: atomic writes, and safetensors reads that explain what is wrong."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from bayesvlm.core.errors import BayesVLMError
+
+
+def write_together(folder: Path, files: Mapping[str, bytes]) -> None:
+    """All files written and synced under temporary names first, then renamed: no reader sees half a file."""
+    waiting: list[tuple[str, Path]] = []
+    try:
+        for name, content in files.items():
+            handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name}.")
+            waiting.append((temporary, folder / name))
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(temporary, 0o644)
+        while waiting:
+            temporary, final = waiting[0]
+            os.replace(temporary, final)
+            waiting.pop(0)
+    finally:
+        for temporary, _ in waiting:
+            Path(temporary).unlink(missing_ok=True)
+
+
+def read_safetensors(path: Path) -> dict[str, Tensor]:
+    """All tensors of a safetensors file; anything else, or a damaged one, is one clear sentence."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(8)
+    except FileNotFoundError:
+        raise BayesVLMError(f"{path} does not exist; a saved posterior needs it, copy the whole folder.") from None
+    except OSError as error:
+        raise BayesVLMError(f"{path} cannot be read: {error.strerror}.") from None
+    if head[:4] == b"PK\x03\x04" or head[:1] == b"\x80":
+        raise BayesVLMError(
+            f"{path} is a pickle (torch.save), not safetensors; unpickling can run code, so it is never loaded. "
+            "Published Hessian folders are imported with `bayesvlm convert`."
+        )
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+    except (SafetensorError, ValueError, RuntimeError, OSError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise BayesVLMError(f"{path} is not a readable safetensors file ({reason}); copy or make it again.") from None

@@ -1,0 +1,224 @@
+"""Posteriors on disk: safetensors + json + a model card, written atomically and checked on load. Never a pickle.
+
+A saved posterior is a folder:
+
+    posterior.safetensors    A and B of both towers, float64, symmetric, plain sums (so that runs add), with their n
+    config.json              schema, model id and revision, hash of the projections, loss, tau, lam, provenance
+    README.md                a model card with the posterior's own numbers
+    projections.safetensors  only for models given as projections: the weights themselves
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from safetensors.torch import save as to_safetensors
+from torch import Tensor
+
+from bayesvlm.artifacts.card import model_card
+from bayesvlm.artifacts.files import read_safetensors, write_together
+from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.core.estimation import TOWERS, Loss, Tower
+from bayesvlm.core.evidence import Structure, solve_prior_precision
+from bayesvlm.core.factors import KroneckerFactors
+from bayesvlm.core.posterior import Covariance
+from bayesvlm.core.predict import Link
+from bayesvlm.core.projection import Projection
+
+SCHEMA = 1
+TENSORS, CONFIG, CARD, PROJECTIONS = "posterior.safetensors", "config.json", "README.md", "projections.safetensors"
+LamSource = Literal["evidence", "given"]
+
+
+@dataclass(frozen=True)
+class PosteriorConfig:
+    """Everything about a posterior that is not a matrix; config.json is this, as json."""
+
+    loss: Loss
+    tau: float
+    lam: dict[str, float]
+    lam_source: LamSource
+    structure: Structure = "damped"
+    covariance: Covariance = "diagonal"
+    link: Link = "probit"
+    logit_scale: float | None = None  # None: the model's, when one is given
+    logit_bias: float | None = None
+    weights: dict[str, str] | None = None  # dtype -> sha256 of the projections rounded to it; None: not tied to any
+    weight_norm_squared: dict[str, float] | None = None
+    bias: dict[str, bool] | None = None
+    model: str | None = None
+    revision: str | None = None
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class SavedPosterior:
+    """A posterior as it lies on disk: factors, config and, for models given as projections, the projections."""
+
+    factors: dict[Tower, KroneckerFactors]
+    config: PosteriorConfig
+    projections: dict[Tower, Projection] | None = None
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the folder; every file is complete under another name before it takes its own."""
+        folder = Path(folder)
+        if folder.is_file():
+            raise BayesVLMError(f"{folder} is a file; a posterior is saved as a folder, give another path.")
+        tensors = to_safetensors(_factor_tensors(self.factors))
+        config = {
+            "bayesvlm_schema": SCHEMA,
+            **asdict(self.config),
+            "pairs": {tower: self.factors[tower].n for tower in TOWERS},
+            "tensors_sha256": hashlib.sha256(tensors).hexdigest(),
+        }
+        files = {TENSORS: tensors}
+        if self.projections is not None:
+            files[PROJECTIONS] = to_safetensors(_projection_tensors(self.projections))
+        files[CARD] = model_card(config, self.factors).encode()
+        files[CONFIG] = (json.dumps(config, indent=2) + "\n").encode()  # last: it vouches for the tensors
+        folder.mkdir(parents=True, exist_ok=True)
+        write_together(folder, files)
+        return folder
+
+    @classmethod
+    def load(cls, folder: str | Path) -> SavedPosterior:
+        """Read a folder written by `save`; refuses what is damaged, of an unknown schema or inconsistent."""
+        folder = Path(folder)
+        if not folder.is_dir():
+            raise BayesVLMError(f"{folder} is not a folder; a saved posterior is one, with {TENSORS} and {CONFIG}.")
+        raw = _read_config(folder / CONFIG)
+        tensors = read_safetensors(folder / TENSORS)
+        factors = {tower: _factors_from(tensors, tower, raw, folder) for tower in TOWERS}
+        digest = hashlib.sha256((folder / TENSORS).read_bytes()).hexdigest()
+        if digest != raw["tensors_sha256"]:
+            raise BayesVLMError(
+                f"{folder / TENSORS} is not the file that {CONFIG} was written with (sha256 {digest[:12]}... against "
+                f"{raw['tensors_sha256'][:12]}...); one was changed or a save was cut off: fit or copy it again."
+            )
+        projections = _load_projections(folder / PROJECTIONS) if (folder / PROJECTIONS).exists() else None
+        return cls(factors, _config_from(raw, folder), projections)
+
+    def merge(self, *others: SavedPosterior) -> SavedPosterior:
+        """All the pairs together. Every posterior must be for the same projections and the same loss."""
+        everything = (self, *others)
+        for name in ("weights", "loss", "logit_scale", "logit_bias"):
+            values = [getattr(saved.config, name) for saved in everything]
+            if any(value != values[0] for value in values):
+                raise BayesVLMError(
+                    f"The posteriors differ in {name} ({_short(values)}); only those of the same model can be merged."
+                )
+        factors = {t: self.factors[t].merge(*(saved.factors[t] for saved in others)) for t in TOWERS}
+        config = replace(self.config, provenance={"merged": [saved.config.provenance for saved in everything]})
+        if config.lam_source == "evidence" and config.weight_norm_squared is not None:
+            config = replace(
+                config, lam=evidence_lam(factors, config.weight_norm_squared, config.tau, config.structure)
+            )
+        return SavedPosterior(factors, config, self.projections)
+
+
+def evidence_lam(
+    factors: Mapping[Tower, KroneckerFactors],
+    weight_norm_squared: Mapping[str, float],
+    tau: float,
+    structure: Structure,
+) -> dict[str, float]:
+    """lam of both towers by the evidence."""
+    return {
+        tower: solve_prior_precision(
+            factors[tower].A_spectrum.values,
+            factors[tower].B_spectrum.values,
+            weight_norm_squared[tower],
+            tau,
+            structure,
+        )
+        for tower in TOWERS
+    }
+
+
+def is_posterior(folder: str | Path) -> bool:
+    """Whether a local folder holds a saved posterior (rather than a model)."""
+    folder = Path(folder)
+    if (folder / TENSORS).exists():
+        return True
+    try:
+        return "bayesvlm_schema" in json.loads((folder / CONFIG).read_text())
+    except (OSError, ValueError, TypeError):
+        return False
+
+
+def _factor_tensors(factors: Mapping[Tower, KroneckerFactors]) -> dict[str, Tensor]:
+    return {
+        f"{tower}.{name}": getattr(factors[tower], f"{name}_sum").cpu().contiguous()
+        for tower in TOWERS
+        for name in "AB"
+    }
+
+
+def _factors_from(
+    tensors: Mapping[str, Tensor], tower: Tower, config: Mapping[str, Any], folder: Path
+) -> KroneckerFactors:
+    missing = [name for name in (f"{tower}.A", f"{tower}.B") if name not in tensors]
+    if missing:
+        raise BayesVLMError(f"{folder / TENSORS} has no tensor {' or '.join(missing)}; it is not a saved posterior.")
+    try:
+        return KroneckerFactors(tensors[f"{tower}.A"], tensors[f"{tower}.B"], config["pairs"][tower])
+    except BayesVLMError as error:
+        raise BayesVLMError(f"{folder / TENSORS}, {tower} tower: {error}") from None
+
+
+def _projection_tensors(projections: Mapping[Tower, Projection]) -> dict[str, Tensor]:
+    tensors = {}
+    for tower in TOWERS:
+        tensors[f"{tower}.weight"] = projections[tower].weight.cpu().contiguous()
+        bias = projections[tower].bias
+        if bias is not None:
+            tensors[f"{tower}.bias"] = bias.cpu().contiguous()
+    return tensors
+
+
+def _load_projections(path: Path) -> dict[Tower, Projection]:
+    tensors = read_safetensors(path)
+    try:
+        return {tower: Projection(tensors[f"{tower}.weight"], tensors.get(f"{tower}.bias")) for tower in TOWERS}
+    except KeyError as missing:
+        raise BayesVLMError(f"{path} has no tensor {missing}; it must hold both towers' projections.") from None
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        raw = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise BayesVLMError(f"{path} does not exist; a saved posterior needs it, copy the whole folder.") from None
+    except (OSError, ValueError) as error:
+        raise BayesVLMError(f"{path} is not readable json ({error}); copy or make the posterior again.") from None
+    schema = raw.get("bayesvlm_schema") if isinstance(raw, dict) else None
+    if schema != SCHEMA:
+        raise BayesVLMError(
+            f"{path} has schema {schema!r}, this version reads {SCHEMA}; "
+            + ("upgrade bayesvlm." if isinstance(schema, int) and schema > SCHEMA else "it is not a saved posterior.")
+        )
+    return dict(raw)
+
+
+def _config_from(raw: Mapping[str, Any], folder: Path) -> PosteriorConfig:
+    names = PosteriorConfig.__dataclass_fields__
+    try:
+        config = PosteriorConfig(**{name: raw[name] for name in names})
+    except KeyError as missing:
+        raise BayesVLMError(
+            f"{folder / CONFIG} has no entry {missing}; it is incomplete, fit or copy it again."
+        ) from None
+    for name, value in {"tau": config.tau, **{f"lam of the {t} tower": config.lam.get(t) for t in TOWERS}}.items():
+        if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
+            raise BayesVLMError(f"{folder / CONFIG}: {name} is {value!r}; it must be a finite number above zero.")
+    return config
+
+
+def _short(values: Sequence[object]) -> str:
+    return " and ".join(f"{value['float32'][:12]}..." if isinstance(value, dict) else str(value) for value in values)

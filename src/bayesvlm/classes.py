@@ -1,0 +1,59 @@
+"""Class lists and labels as callers give them, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.core.features import Features
+
+
+def class_names(classes: Sequence[str] | Features) -> tuple[str, ...] | None:
+    """The class list, checked; None for Features, which carry no names."""
+    if isinstance(classes, str):
+        raise BayesVLMError(f"classes={classes!r} is one text; pass a list of class names or prompts.")
+    if len(classes) == 0:
+        raise BayesVLMError("The class list is empty; pass at least one class name or prompt.")
+    if isinstance(classes, Features):
+        return None
+    names = tuple(classes)
+    seen: set[str] = set()
+    repeated = sorted({name for name in names if name in seen or seen.add(name)})  # type: ignore[func-returns-value]
+    if repeated:
+        raise BayesVLMError(
+            f"The class list names {', '.join(map(repr, repeated[:5]))} more than once; "
+            "probabilities would be split between the copies, list each class once."
+        )
+    return names
+
+
+def label_indices(
+    labels: Sequence[int] | Sequence[str] | Tensor, names: tuple[str, ...] | None, inputs: int, classes: int
+) -> Tensor:  # [N]
+    """Labels (indices or class names) as indices into the class list."""
+    if len(labels) != inputs:
+        raise BayesVLMError(f"There are {inputs} inputs and {len(labels)} labels; each input needs one.")
+    if inputs == 0:
+        raise BayesVLMError("There are no labelled inputs to tune on.")
+    if not isinstance(labels, Tensor) and isinstance(labels[0], str):
+        if names is None:
+            raise BayesVLMError("The labels are names but the classes are Features; pass integer labels.")
+        index = {name: i for i, name in enumerate(names)}
+        unknown = sorted({str(label) for label in labels if label not in index})
+        if unknown:
+            raise BayesVLMError(f"Labels {unknown[:5]} are not in the class list of {len(names)}.")
+        return torch.tensor([index[str(label)] for label in labels])
+    target = torch.as_tensor(labels)
+    if target.is_floating_point() or target.ndim != 1:
+        raise BayesVLMError(
+            f"labels must be integers [N] or class names, got {target.dtype} of shape {list(target.shape)}."
+        )
+    if int(target.min()) < 0 or int(target.max()) >= classes:
+        raise BayesVLMError(
+            f"Labels run from {int(target.min())} to {int(target.max())}, but there are {classes} classes "
+            f"(0 to {classes - 1})."
+        )
+    return target.long()

@@ -1,0 +1,40 @@
+"""`bayesvlm ...`: parse, call, print. Mistakes end in one sentence on the error stream and a non-zero exit."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from bayesvlm.cli.classify import classify
+from bayesvlm.cli.convert import convert
+from bayesvlm.cli.demo import demo
+from bayesvlm.cli.fit import fit
+from bayesvlm.cli.info import info
+from bayesvlm.cli.merge import merge
+from bayesvlm.cli.tune import tune
+
+app = typer.Typer(
+    name="bayesvlm",
+    help="CLIP and SigLIP that know what they do not know: fit a posterior, tune it, classify with it.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (demo, fit, tune, classify, info, convert, merge):
+    app.command()(command)
+
+
+def main() -> None:
+    """Run the command line; the entry point of the console script."""
+    from bayesvlm.core.errors import BayesVLMError
+
+    try:
+        app()
+    except BayesVLMError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:  # `bayesvlm ... | head`
+        sys.stderr.close()
+        sys.exit(1)

@@ -1,0 +1,116 @@
+"""`bayesvlm classify`: calibrated probabilities for images."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bayesvlm.cli.options import Device, Json, Model, Strict, Template
+from bayesvlm.cli.output import emit, remark, table
+
+if TYPE_CHECKING:
+    from bayesvlm.core.predict import Prediction
+
+
+def classify(
+    posterior: Annotated[str, typer.Argument(help="A saved posterior (folder or Hub id).")],
+    images: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
+    classes: Annotated[str | None, typer.Option("--classes", help="Class names, separated by commas.")] = None,
+    classes_file: Annotated[Path | None, typer.Option("--classes-file", help="Class names, one a line.")] = None,
+    template: Template = "a photo of a {}.",
+    top: Annotated[int, typer.Option(min=1, help="Classes to show for each image.")] = 1,
+    level: Annotated[float, typer.Option(help="Of the credible interval of the cosine.")] = 0.95,
+    link: Annotated[str | None, typer.Option(help="probit, centred or mc. [default: the posterior's]")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Also write the results here, json lines.")] = None,
+    model: Model = None,
+    device: Device = None,
+    strict: Strict = False,
+    as_json: Json = False,
+) -> None:
+    """Classify images, with calibrated probabilities and what the model does not know.
+
+    For each image: the most probable class, its probability, the credible interval of its cosine, the entropy of the
+    prediction and its epistemic part, in nats.
+
+    Examples:
+
+        bayesvlm classify posterior/ photo.jpg --classes "cat,dog,horse"
+
+        bayesvlm classify posterior/ photos/ --classes-file names.txt --top 5 --out results.jsonl
+    """
+    from bayesvlm.artifacts.files import write_together
+    from bayesvlm.cli.prompts import prompts, read_classes
+    from bayesvlm.core.errors import BayesVLMError
+    from bayesvlm.data import SkippedImages, find_images
+    from bayesvlm.vlm import BayesVLM
+
+    names = read_classes(classes, classes_file)
+    paths = [path for given in images for path in (find_images(given) if given.is_dir() else [given])]
+    if not paths:
+        raise BayesVLMError(
+            f"There are no images in {', '.join(map(str, images))}; give image files or folders of them."
+        )
+    vlm = BayesVLM.from_pretrained(posterior, model=model, device=device)
+    if link is not None:
+        vlm = vlm.replace(link=link)  # type: ignore[arg-type]
+    texts = vlm.text_features(prompts(_unique(names), template))
+    skipped = SkippedImages(strict)
+    rows: list[dict[str, Any]] = []
+    for start in range(0, len(paths), 256):
+        chunk = paths[start : start + 256]
+        read = [(path, image) for path, image in zip(chunk, skipped.decode(chunk), strict=True) if image is not None]
+        if read:
+            prediction = vlm.classify([image for _, image in read], texts)
+            rows += _describe([path for path, _ in read], prediction, names, top, level)
+    if skipped.reasons:
+        remark(str(skipped))
+    if not rows:
+        raise BayesVLMError(f"None of the {len(paths)} image(s) could be read.")
+    if out is not None:
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_together(out.parent, {out.name: lines.encode()})
+    result = {"posterior": posterior, "images": rows, "skipped": skipped.reasons}
+    emit(result, _as_table(rows, level), as_json)
+
+
+def _unique(names: list[str]) -> list[str]:
+    from bayesvlm.classes import class_names
+
+    class_names(names)
+    return names
+
+
+def _describe(
+    paths: list[Path], prediction: Prediction, names: list[str], top: int, level: float
+) -> list[dict[str, Any]]:
+    low, high = prediction.moments.interval(level)
+    probs, order = prediction.probs.sort(dim=1, descending=True)
+    entropy, epistemic = prediction.entropy.tolist(), prediction.epistemic.tolist()
+    rows = []
+    for i, path in enumerate(paths):
+        best = [
+            {
+                "class": names[k],
+                "prob": float(probs[i, rank]),
+                "cosine": float(prediction.mean[i, k]),
+                "interval": [float(low[i, k]), float(high[i, k])],
+            }
+            for rank, k in enumerate(order[i, :top].tolist())
+        ]
+        rows.append({"image": str(path), "top": best, "entropy": entropy[i], "epistemic": epistemic[i]})
+    return rows
+
+
+def _as_table(rows: list[dict[str, Any]], level: float) -> Any:
+    lines = []
+    for row in rows:
+        for rank, best in enumerate(row["top"]):
+            cosine = f"{best['cosine']:.3f} [{best['interval'][0]:.3f}, {best['interval'][1]:.3f}]"
+            known = [f"{row['entropy']:.3f}", f"{row['epistemic']:.3f}"] if rank == 0 else ["", ""]
+            lines.append([row["image"] if rank == 0 else "", best["class"], f"{best['prob']:.3f}", cosine, *known])
+    columns = ["image", "class", "probability", f"cosine, {100 * level:g} %", "entropy", "epistemic"]
+    return table("", columns, lines)

@@ -1,0 +1,131 @@
+"""`bayesvlm info`: what a saved posterior (or a published Hessian folder) holds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bayesvlm.cli.options import Json
+from bayesvlm.cli.output import emit, table
+
+if TYPE_CHECKING:
+    from bayesvlm.core.factors import KroneckerFactors
+
+TAUS = (1.0, 4.0)  # the paper's two defaults
+
+
+def info(
+    posterior: Annotated[str, typer.Argument(help="A saved posterior: folder or Hub id.")],
+    image_norm_squared: Annotated[
+        float | None, typer.Option(help="|W|^2 of the image projection, where the posterior does not record it.")
+    ] = None,
+    text_norm_squared: Annotated[
+        float | None, typer.Option(help="|W|^2 of the text projection, where the posterior does not record it.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show what a saved posterior holds: sizes, traces, spectra, settings, and lam under each objective.
+
+    Example:
+
+        bayesvlm info posterior/
+    """
+    from bayesvlm.artifacts import SavedPosterior, hub
+    from bayesvlm.core.errors import BayesVLMError
+    from bayesvlm.core.estimation import TOWERS
+
+    folder = hub.find_posterior(posterior)
+    if folder is None:
+        raise BayesVLMError(
+            f"{posterior} is not a saved posterior; give a folder with posterior.safetensors and config.json "
+            "(published Hessian folders go through `bayesvlm convert` first)."
+        )
+    saved = SavedPosterior.load(folder)
+    config = saved.config
+    given = {"image": image_norm_squared, "text": text_norm_squared}
+    norms = {t: given[t] or (config.weight_norm_squared or {}).get(t) for t in TOWERS}
+    towers: dict[str, Any] = {t: _tower(saved.factors[t], norms[t], config.lam[t]) for t in TOWERS}
+    result = {
+        "posterior": str(folder),
+        "model": config.model,
+        "revision": config.revision,
+        "weights": (config.weights or {}).get("float32"),
+        "loss": config.loss,
+        "tau": config.tau,
+        "lam": config.lam,
+        "lam_source": config.lam_source,
+        "structure": config.structure,
+        "covariance": config.covariance,
+        "link": config.link,
+        "provenance": config.provenance,
+        "towers": towers,
+    }
+    weights = (result["weights"] or "not tied to any")[:16]
+    head = [
+        f"posterior {folder}",
+        f"model {config.model or 'not named'}, weights {weights}, loss {config.loss}",
+        f"tau = {config.tau:g}, structure {config.structure}, covariance {config.covariance}, link {config.link}",
+    ]
+    emit(result, [*head, _factor_table(towers, config), *_lam_tables(towers)], as_json)
+
+
+def _tower(factors: KroneckerFactors, norm_squared: float | None, lam: float) -> dict[str, Any]:
+    from bayesvlm.core.evidence import implied_weight_norm_squared, solve_prior_precision
+
+    alpha, beta = factors.A_spectrum.values, factors.B_spectrum.values
+    source = "recorded or given"
+    if norm_squared is None:
+        norm_squared = implied_weight_norm_squared(alpha, beta, lam)
+        source = "implied by lam at tau = 1 under the official objective"
+    choices = (("evidence", "damped"), ("evidence", "exact"), ("official", "damped"))
+    return {
+        "pairs": factors.n,
+        "p": len(alpha),
+        "d": len(beta),
+        "trace_A": float(factors.A.trace()),
+        "trace_B": float(factors.B.trace()),
+        "eigenvalues_A": [float(alpha[0]), float(alpha[-1])],
+        "eigenvalues_B": [float(beta[0]), float(beta[-1])],
+        "weight_norm_squared": norm_squared,
+        "weight_norm_squared_source": source,
+        "lam": [
+            {
+                "tau": tau,
+                "objective": objective,
+                "structure": structure,
+                "lam": solve_prior_precision(alpha, beta, norm_squared, tau, structure, objective),  # type: ignore[arg-type]
+            }
+            for tau in TAUS
+            for objective, structure in choices
+        ],
+    }
+
+
+def _factor_table(towers: dict[str, Any], config: Any) -> Any:
+    def row(label: str, show: Any) -> list[str]:
+        return [label, *(show(towers[tower]) for tower in towers)]
+
+    rows = [
+        row("pairs n", lambda t: str(t["pairs"])),
+        row("inputs p, outputs d", lambda t: f"{t['p']}, {t['d']}"),
+        row("trace of A", lambda t: f"{t['trace_A']:.3f}"),
+        row("trace of B", lambda t: f"{t['trace_B']:.3f}"),
+        row("eigenvalues of A", lambda t: "{:.4g} to {:.4g}".format(*t["eigenvalues_A"])),
+        row("eigenvalues of B", lambda t: "{:.4g} to {:.4g}".format(*t["eigenvalues_B"])),
+        [f"lam ({config.lam_source})", *(f"{config.lam[tower]:.6g}" for tower in towers)],
+    ]
+    return table("factors (1/sqrt(n) included)", ["", *towers], rows)
+
+
+def _lam_tables(towers: dict[str, Any]) -> list[Any]:
+    rows = []
+    for index, line in enumerate(towers["image"]["lam"]):
+        label = f"tau = {line['tau']:g}, {line['objective']}, {line['structure']}"
+        rows.append([label, *(f"{towers[tower]['lam'][index]['lam']:.6g}" for tower in towers)])
+    norms = ", ".join(f"{tower} {towers[tower]['weight_norm_squared']:.6g}" for tower in towers)
+    sources = {towers[tower]["weight_norm_squared_source"] for tower in towers}
+    return [
+        table("lam that maximises the evidence", ["", *towers], rows),
+        f"for |W|^2 = {norms} ({'; '.join(sorted(sources))})",
+    ]

@@ -1,0 +1,40 @@
+"""`bayesvlm merge`: posteriors of shards or runs, added."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bayesvlm.cli.options import Json, Out
+from bayesvlm.cli.output import emit
+
+
+def merge(
+    posteriors: Annotated[list[Path], typer.Argument(help="Two or more saved posteriors of the same model.")],
+    out: Out,
+    as_json: Json = False,
+) -> None:
+    """Add up posteriors of the same model fitted on different pairs; factors are sums, so this is exact.
+
+    Example:
+
+        bayesvlm merge shard-0/ shard-1/ shard-2/ --out posterior/
+    """
+    from bayesvlm.artifacts import SavedPosterior
+    from bayesvlm.core.errors import BayesVLMError
+
+    if len(posteriors) < 2:
+        raise BayesVLMError(f"merge was given {len(posteriors)} posterior; it adds up two or more.")
+    if len({folder.resolve() for folder in posteriors}) < len(posteriors):
+        raise BayesVLMError("The same posterior is given more than once; its pairs would count twice.")
+    first, *others = [SavedPosterior.load(folder) for folder in posteriors]
+    merged = first.merge(*others)
+    merged.save(out)
+    n, lam = merged.factors["image"].n, merged.config.lam
+    text = [
+        f"{n} pairs of {len(posteriors)} posteriors saved to {out}",
+        f"tau = {merged.config.tau:g}, lam = {lam['image']:.6g} (image), {lam['text']:.6g} (text)",
+    ]
+    emit({"posterior": str(out), "pairs": n, "lam": lam, "tau": merged.config.tau}, text, as_json)

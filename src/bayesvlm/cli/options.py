@@ -1,0 +1,20 @@
+"""Options that several commands share, so that they are spelt and explained once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="Print one json object instead of text.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Stop at the first unreadable image instead of skipping it.")]
+Model = Annotated[
+    str | None,
+    typer.Option("--model", help="The model to use, where the posterior's own has moved (Hub id or folder)."),
+]
+Device = Annotated[
+    str | None, typer.Option("--device", help="cpu, cuda, cuda:1, ... [default: cuda where there is one]")
+]
+Out = Annotated[Path, typer.Option("--out", "-o", help="Folder for the saved posterior.")]
+Template = Annotated[str, typer.Option("--template", help="Prompt around each class name; {} is the name.")]

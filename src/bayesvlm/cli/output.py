@@ -1,0 +1,35 @@
+"""Printing: results to standard output (text or json), remarks to the error stream."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+def emit(result: Mapping[str, Any], text: str | Table | Sequence[str | Table], as_json: bool) -> None:
+    """Print `result` as json, or the text and tables made from it."""
+    if as_json:
+        print(json.dumps(result, indent=2))
+        return
+    console = Console(highlight=False)
+    for part in [text] if isinstance(text, (str, Table)) else text:
+        console.print(part, soft_wrap=isinstance(part, str), markup=False)
+
+
+def remark(text: str) -> None:
+    """Say something beside the result, on the error stream."""
+    Console(stderr=True, highlight=False).print(text, soft_wrap=True, markup=False)
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """A table whose first column is text and whose others are numbers."""
+    result = Table(title=title, title_justify="left", header_style="bold")
+    for index, column in enumerate(columns):
+        result.add_column(column, justify="left" if index == 0 else "right", overflow="fold")
+    for row in rows:
+        result.add_row(*row)
+    return result

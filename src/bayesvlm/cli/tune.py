@@ -1,0 +1,69 @@
+"""`bayesvlm tune`: tau by validation NLPD."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bayesvlm.cli.options import Device, Json, Model, Strict, Template
+from bayesvlm.cli.output import emit, remark, table
+
+
+def tune(
+    posterior: Annotated[Path, typer.Argument(help="A saved posterior; its tau and lam are replaced.")],
+    validation: Annotated[Path, typer.Argument(help="Labelled images: one subfolder a class, named as the class.")],
+    template: Template = "a photo of a {}.",
+    model: Model = None,
+    device: Device = None,
+    strict: Strict = False,
+    as_json: Json = False,
+) -> None:
+    """Choose the pseudo-data count tau by the negative log predictive density on labelled images.
+
+    lam is solved by the evidence at each tau. The grid is log-spaced from 0.01 to 10,000, then refined.
+
+    Example:
+
+        bayesvlm tune posterior/ validation/ --template "a photo of a {}."
+    """
+    from bayesvlm.cli.prompts import prompts
+    from bayesvlm.core.features import Features
+    from bayesvlm.data import LabelledImages, SkippedImages
+    from bayesvlm.vlm import BayesVLM
+
+    images = LabelledImages.open(validation)
+    vlm = BayesVLM.from_pretrained(posterior, model=model, device=device)
+    skipped = SkippedImages(strict)
+    features, labels = [], []
+    for start in range(0, len(images.paths), 256):
+        decoded = skipped.decode(images.paths[start : start + 256])
+        read = [(image, label) for image, label in zip(decoded, images.labels[start:], strict=False) if image]
+        if read:
+            features.append(vlm.image_features([image for image, _ in read]))
+            labels += [label for _, label in read]
+    if skipped.reasons:
+        remark(str(skipped))
+    before = vlm.tau
+    grid = vlm.tune(Features.concatenate(features), labels, prompts(images.classes, template))
+    vlm.save_pretrained(posterior, model=model)
+    best = grid.best
+    if grid.at_edge:
+        remark(f"the best tau, {best.tau:g}, is an end of the grid: the data ask for less (or more) than it covers")
+    points = [{"tau": point.tau, "nlpd": point.nlpd, "lam": point.lam} for point in grid]
+    result = {
+        "posterior": str(posterior),
+        "images": len(labels),
+        "tau": best.tau,
+        "nlpd": best.nlpd,
+        "lam": vlm.lam,
+        "grid": points,
+        "skipped": skipped.reasons,
+    }
+    rows = [[f"{p.tau:.4g}", f"{p.nlpd:.4f}", f"{p.lam['image']:.5g}", f"{p.lam['text']:.5g}"] for p in grid]
+    text = [
+        table("validation NLPD", ["tau", "NLPD", "lam image", "lam text"], rows),
+        f"tau = {best.tau:.4g} (was {before:g}), NLPD {best.nlpd:.4f} on {len(labels)} images; saved to {posterior}",
+    ]
+    emit(result, text, as_json)

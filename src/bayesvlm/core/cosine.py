@@ -1,0 +1,72 @@
+r"""ProbCosine: the mean and variance of the cosine between two Gaussian embeddings (paper, section 3.1).
+
+    mean = mu_g . mu_h / (s_g s_h),                                     s_g^2 = |mu_g|^2 + tr Sigma_g
+    var  = [ mu_h^T Sigma_g mu_h + mu_g^T Sigma_h mu_g + tr(Sigma_g Sigma_h) ] / (s_g^2 s_h^2)
+
+With `Sigma_g = a_g R_g` the numerator of the variance is rank two in per-item numbers, so that all N x C variances
+are one [N,2] x [2,C] product, for the diagonal and for the full matrix alike:
+
+    a_i a_j <R_g, R_h> + a_i (mu_j^T R_g mu_j) + a_j (mu_i^T R_h mu_i)
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bayesvlm.core.embeddings import GaussianEmbeddings, SharedCovariance
+from bayesvlm.core.errors import BayesVLMError
+
+
+@dataclass(frozen=True, eq=False)
+class CosineMoments:
+    """Mean and variance of the cosine of every pair."""
+
+    mean: Tensor  # [N, C]
+    variance: Tensor  # [N, C]
+
+    @property
+    def std(self) -> Tensor:  # [N, C]
+        return self.variance.sqrt()
+
+    def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:  # [N, C], [N, C]
+        """Central credible interval of the cosine under a normal approximation, cut to [-1, 1]."""
+        if not 0 < level < 1:
+            raise BayesVLMError(f"level={level}; a credible level lies strictly between 0 and 1, such as 0.95.")
+        half = math.sqrt(2) * float(torch.erfinv(torch.tensor(level, dtype=torch.float64))) * self.std
+        return (self.mean - half).clamp(-1, 1), (self.mean + half).clamp(-1, 1)
+
+
+def prob_cosine(x: GaussianEmbeddings, y: GaussianEmbeddings) -> CosineMoments:
+    """Moments of the cosine between every embedding of x [N] and every one of y [C]."""
+    if x.mean.shape[1] != y.mean.shape[1]:
+        raise BayesVLMError(
+            f"The embeddings are {x.mean.shape[1]} and {y.mean.shape[1]} wide; both towers must map to one space."
+        )
+    mean = (x.mean / x.expected_norm[:, None]) @ (y.mean / y.expected_norm[:, None]).T
+    if isinstance(x.covariance, SharedCovariance) and isinstance(y.covariance, SharedCovariance):
+        left, right = variance_factors(x, y)
+        return CosineMoments(mean, left @ right.T)
+    return CosineMoments(mean, _general_variance(x, y))
+
+
+def variance_factors(x: GaussianEmbeddings, y: GaussianEmbeddings) -> tuple[Tensor, Tensor]:  # [N, 2], [C, 2]
+    """Two numbers an item, whose dot product is the variance of a pair (shared covariances)."""
+    assert isinstance(x.covariance, SharedCovariance)
+    assert isinstance(y.covariance, SharedCovariance)
+    x_square, y_square = x.expected_norm.square(), y.expected_norm.square()
+    x_scale, y_scale = x.covariance.scale / x_square, y.covariance.scale / y_square
+    x_quadratic = x.quadratic(y.covariance.shape) / x_square  # mu_i^T R_h mu_i / s_i^2
+    y_quadratic = y.quadratic(x.covariance.shape) / y_square  # mu_j^T R_g mu_j / s_j^2
+    both = x.covariance.shape.inner(y.covariance.shape)
+    return torch.stack([x_scale, x_quadratic], dim=1), torch.stack([both * y_scale + y_quadratic, y_scale], dim=1)
+
+
+def _general_variance(x: GaussianEmbeddings, y: GaussianEmbeddings) -> Tensor:  # [N, C]
+    """The variance with a spectrum for every item: three products instead of one."""
+    x_spread, y_spread = x.covariance.per_item(), y.covariance.per_item()
+    numerator = x_spread.quadratic(y.mean) + y_spread.quadratic(x.mean).T + x_spread.inner(y_spread)
+    return numerator / x.expected_norm.square()[:, None] / y.expected_norm.square()

@@ -1,0 +1,120 @@
+r"""Kronecker factors of both towers from a stream of image-text pairs, in one pass and bounded memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from bayesvlm.core.curvature import DEFAULT_MEMORY, Precision, infonce_curvature, sigmoid_curvature
+from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.core.factors import KroneckerFactors
+from bayesvlm.core.features import Features
+from bayesvlm.core.projection import Projection
+
+Loss = Literal["infonce", "sigmoid"]
+Tower = Literal["image", "text"]
+TOWERS: tuple[Tower, Tower] = ("image", "text")
+
+
+@dataclass
+class FactorEstimator:
+    """Collects pairs into contrast batches of `negatives` and adds up each batch's curvature.
+
+    What is left at the end of the stream is contrasted with itself and with pairs of the batch before, so that its
+    rows too see `negatives` candidates (where that many pairs exist at all).
+
+    Args:
+        image, text: the towers' projections.
+        scale: t = exp(logit_scale).
+        bias: logit_bias, for the sigmoid loss.
+        loss: "infonce" or "sigmoid".
+        negatives: size K of a contrast batch; memory grows with it, not with the number of pairs.
+        normalise: of the sigmoid loss: "paper" (divide by K) or "sum".
+        precision, memory: as in `bayesvlm.core.curvature`.
+    """
+
+    image: Projection
+    text: Projection
+    scale: float
+    bias: float = 0.0
+    loss: Loss = "infonce"
+    negatives: int = 32768
+    normalise: Literal["paper", "sum"] = "paper"
+    precision: Precision | None = None
+    memory: int = DEFAULT_MEMORY
+    closed: dict[Tower, KroneckerFactors] = field(default_factory=dict)  # sums over finished contrast batches
+    recent: dict[Tower, Tensor] = field(default_factory=dict)  # embeddings [K, d] of the last finished batch
+    _pending: dict[Tower, list[Tensor]] = field(default_factory=lambda: {"image": [], "text": []})
+    _pending_gram: dict[Tower, Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.negatives < 2:
+            raise BayesVLMError(f"negatives={self.negatives}; a contrast batch needs at least 2 pairs.")
+
+    @property
+    def pairs_closed(self) -> int:
+        """Pairs in finished contrast batches: where a resumed run goes on."""
+        return self.closed["image"].n if self.closed else 0
+
+    @property
+    def pairs_seen(self) -> int:
+        return self.pairs_closed + sum(map(len, self._pending["image"]))
+
+    @torch.no_grad()
+    def update(self, images: Features, texts: Features) -> None:
+        """Take a batch of pairs; row i of one belongs to row i of the other."""
+        if len(images) != len(texts):
+            raise BayesVLMError(f"A batch has {len(images)} images and {len(texts)} texts; pairs need equally many.")
+        while len(images):
+            room = self.negatives - sum(map(len, self._pending["image"]))
+            self._collect("image", images[:room])
+            self._collect("text", texts[:room])
+            images, texts = images[room:], texts[room:]
+            if sum(map(len, self._pending["image"])) == self.negatives:
+                self._close()
+
+    @torch.no_grad()
+    def factors(self) -> dict[Tower, KroneckerFactors]:
+        """The factors of all pairs seen so far. Closes the pending batch, so call it at the end of the stream."""
+        if self.pairs_seen < 2:
+            raise BayesVLMError(
+                f"The posterior was given {self.pairs_seen} pair(s); contrasting needs at least 2, and a useful "
+                "estimate thousands."
+            )
+        if self._pending["image"]:
+            self._close()
+        return dict(self.closed)
+
+    def _collect(self, tower: Tower, features: Features) -> None:
+        projection: Projection = getattr(self, tower)
+        self._pending[tower].append(projection.embed(features))
+        phi = projection.inputs(features).double()
+        gram = phi.T @ phi
+        self._pending_gram[tower] = self._pending_gram[tower] + gram if tower in self._pending_gram else gram
+
+    def _close(self) -> None:
+        own = {tower: torch.cat(self._pending[tower]) for tower in TOWERS}
+        borrowed = self.negatives - len(own["image"]) if self.recent else 0
+        candidates = {
+            tower: torch.cat([own[tower], self.recent[tower][:borrowed]]) if borrowed else own[tower]
+            for tower in TOWERS
+        }
+        for tower, other in zip(TOWERS, reversed(TOWERS), strict=True):
+            B = self._curvature(own[tower], candidates[other])
+            added = KroneckerFactors(self._pending_gram[tower], B, len(own[tower]))
+            self.closed[tower] = self.closed[tower].merge(added) if tower in self.closed else added
+        self.recent = own
+        self._pending, self._pending_gram = {"image": [], "text": []}, {}
+
+    def _curvature(self, source: Tensor, target: Tensor) -> Tensor:  # [d, d]
+        if self.loss == "infonce":
+            positives = torch.arange(len(source), device=source.device)
+            return infonce_curvature(
+                source, target, self.scale, positives, precision=self.precision, memory=self.memory
+            )
+        return sigmoid_curvature(
+            source, target, self.scale, self.bias, self.normalise, precision=self.precision, memory=self.memory
+        )

@@ -1,0 +1,91 @@
+"""What a tower hands to the Bayesian layer: the activations entering its last projection."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayesvlm.core.errors import BayesVLMError
+
+Index = int | slice | Sequence[int] | Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
+    """Activations `phi` entering a tower's last linear layer, and the residual added after it (SigLIP images).
+
+    Always two-dimensional and finite: the constructor refuses anything else, naming the rows.
+
+    Args:
+        activations: [N, p], floating point; numpy arrays and nested lists are converted.
+        residual: [N, d] or None.
+
+    Example:
+        >>> features = Features(torch.ones(4, 3))
+        >>> len(features), features[1:].activations.shape
+        (4, torch.Size([3, 3]))
+    """
+
+    activations: Tensor  # [N, p]
+    residual: Tensor | None = None  # [N, d]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "activations", _finite_matrix(self.activations, "activations", "[N, p]"))
+        if self.residual is None:
+            return
+        object.__setattr__(self, "residual", _finite_matrix(self.residual, "residual", "[N, d]"))
+        if len(self.residual) != len(self.activations):
+            raise BayesVLMError(
+                f"Features have {len(self.activations)} rows of activations but {len(self.residual)} of residual; "
+                "both describe the same N inputs and must have equally many rows."
+            )
+
+    def __len__(self) -> int:
+        return int(self.activations.shape[0])
+
+    def __getitem__(self, index: Index) -> Features:
+        """The chosen rows, still two-dimensional: an integer gives Features of length one."""
+        if isinstance(index, int):
+            if not -len(self) <= index < len(self):
+                raise IndexError(f"row {index} of Features with {len(self)} rows")  # what iteration expects
+            index = slice(index, index + 1 or None)
+        rows = index if isinstance(index, slice) else torch.as_tensor(index, device=self.activations.device)
+        return Features(self.activations[rows], None if self.residual is None else self.residual[rows])
+
+    def to(self, *args: Any, **kwargs: Any) -> Features:
+        """Move or cast, as `torch.Tensor.to`."""
+        residual = None if self.residual is None else self.residual.to(*args, **kwargs)
+        return Features(self.activations.to(*args, **kwargs), residual)
+
+    @staticmethod
+    def concatenate(parts: Sequence[Features]) -> Features:
+        """Stack batches of features of the same tower."""
+        if not parts:
+            raise BayesVLMError("There are no features to concatenate: the input was empty.")
+        residuals = [part.residual for part in parts if part.residual is not None]
+        if residuals and len(residuals) != len(parts):
+            raise BayesVLMError(
+                f"{len(residuals)} of {len(parts)} batches of features carry a residual; either all or none must."
+            )
+        return Features(torch.cat([part.activations for part in parts]), torch.cat(residuals) if residuals else None)
+
+
+def _finite_matrix(value: Any, name: str, shape: str) -> Tensor:
+    tensor = value if isinstance(value, Tensor) else torch.as_tensor(value)
+    if tensor.ndim != 2 or not tensor.is_floating_point():
+        raise BayesVLMError(
+            f"{name} must be a floating-point matrix {shape}, got {tensor.dtype} of shape {list(tensor.shape)}."
+        )
+    finite = torch.isfinite(tensor).all(dim=1)
+    if not bool(finite.all()):
+        rows = torch.nonzero(~finite).flatten().tolist()
+        shown = ", ".join(map(str, rows[:10])) + (", ..." if len(rows) > 10 else "")
+        raise BayesVLMError(
+            f"{name} hold NaN or Inf in {len(rows)} of {len(tensor)} rows ({shown}); "
+            "check those inputs, or run the encoder in a wider dtype than the one that overflowed."
+        )
+    return tensor

@@ -1,0 +1,133 @@
+r"""The Gaussian posterior over one projection, from its Kronecker factors (METHOD section 2).
+
+    damped (the paper):  Sigma = (sqrt(tau) A + sqrt(lam) I)^-1 (x) (sqrt(tau) B + sqrt(lam) I)^-1
+    exact:               Sigma = (tau A (x) B + lam I)^-1
+
+Both are diagonal in the joint eigenbasis of A and B, so nothing larger than the factors is ever formed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from bayesvlm.core.embeddings import GaussianEmbeddings, ItemCovariance, Shape, SharedCovariance
+from bayesvlm.core.errors import BayesVLMError, check_choice, check_positive
+from bayesvlm.core.evidence import Structure
+from bayesvlm.core.factors import KroneckerFactors
+from bayesvlm.core.features import Features
+from bayesvlm.core.projection import Projection
+
+Covariance = Literal["diagonal", "full"]
+
+
+@dataclass(frozen=True, eq=False)
+class Posterior:
+    """N(W, Sigma) over the projection W of one tower.
+
+    Args:
+        projection: the mean.
+        factors: Kronecker factors of the curvature, [p, p] and [d, d] as the projection's input and output widths.
+        tau: pseudo-data count.
+        lam: prior precision.
+        structure: "damped" (the paper) or "exact".
+        covariance: of embeddings: "diagonal" (the paper) or "full".
+    """
+
+    projection: Projection
+    factors: KroneckerFactors
+    tau: float
+    lam: float
+    structure: Structure = "damped"
+    covariance: Covariance = "diagonal"
+
+    def __post_init__(self) -> None:
+        check_positive("tau", self.tau)
+        check_positive("lam", self.lam)
+        check_choice("structure", self.structure, ("damped", "exact"))
+        check_choice("covariance", self.covariance, ("diagonal", "full"))
+        have = (self.factors.A_sum.shape[0], self.factors.B_sum.shape[0])
+        want = (self.projection.input_width, self.projection.embedding_width)
+        if have != want:
+            raise BayesVLMError(
+                f"The factors are for a projection with (inputs, outputs) = {have}, this one has {want} "
+                "(a bias counts as one input); they belong to another model or tower."
+            )
+
+    @cached_property
+    def shape(self) -> Shape:
+        """R, with Cov[g(x)] = a(x) R: Bt^-1, or its diagonal. Damped only."""
+        if self.structure != "damped":
+            raise BayesVLMError("An exact posterior has no shared covariance shape; every input has its own spectrum.")
+        spectrum = 1 / self._damped_B
+        if self.covariance == "full":
+            return Shape(self._cast(spectrum), self._cast(self._U_B))
+        return Shape(self._cast(self._U_B.square() @ spectrum))
+
+    def embed(self, features: Features) -> GaussianEmbeddings:
+        """Gaussian embeddings of the inputs: N(W phi + b + r, Cov[W phi])."""
+        mean = self.projection.embed(features)
+        squares = self.rotated_inputs(features).square()
+        if self.structure == "damped":
+            scale = squares @ self._cast(1 / self._damped_A)
+            return GaussianEmbeddings(mean, SharedCovariance(scale, self.shape))
+        spectra = squares @ self._cast(self.variances.T)
+        basis = self._cast(self._U_B)
+        if self.covariance == "full":
+            return GaussianEmbeddings(mean, ItemCovariance(spectra, basis))
+        return GaussianEmbeddings(mean, ItemCovariance(spectra @ basis.square().T))
+
+    def rotated_inputs(self, features: Features) -> Tensor:  # [N, p]
+        """phi in the eigenbasis of A."""
+        return self.projection.inputs(features) @ self._cast(self._U_A)
+
+    @cached_property
+    def variances(self) -> Tensor:  # [d, p]
+        """Variance of every parameter in the joint eigenbasis, float64."""
+        if self.structure == "damped":
+            return 1 / torch.outer(self._damped_B, self._damped_A)
+        curvature = torch.outer(self.factors.B_spectrum.values, self.factors.A_spectrum.values)
+        return (1 / (self.tau * curvature + self.lam)).to(self._device)
+
+    def sample(self, draws: int, generator: torch.Generator) -> Iterator[Projection]:
+        """Draws of the projection itself: one draw applies to all inputs, which keeps them dependent."""
+        std = self._cast(self.variances.sqrt())
+        U_A, U_B = self._cast(self._U_A), self._cast(self._U_B)
+        weight = self.projection.augmented
+        for _ in range(draws):
+            noise = torch.randn(weight.shape, generator=generator, dtype=weight.dtype, device=generator.device)
+            drawn = weight + U_B @ (std * noise.to(weight.device)) @ U_A.T
+            if self.projection.bias is None:
+                yield Projection(drawn, None, self.projection.residual)
+            else:
+                yield Projection(drawn[:, :-1], drawn[:, -1], self.projection.residual)
+
+    @property
+    def _damped_A(self) -> Tensor:  # [p]
+        return (math.sqrt(self.tau) * self.factors.A_spectrum.values + math.sqrt(self.lam)).to(self._device)
+
+    @property
+    def _damped_B(self) -> Tensor:  # [d]
+        return (math.sqrt(self.tau) * self.factors.B_spectrum.values + math.sqrt(self.lam)).to(self._device)
+
+    @property
+    def _U_A(self) -> Tensor:  # [p, p]
+        return self.factors.A_spectrum.vectors
+
+    @property
+    def _U_B(self) -> Tensor:  # [d, d]
+        return self.factors.B_spectrum.vectors.to(self._device)
+
+    @property
+    def _device(self) -> torch.device:
+        return self.projection.weight.device
+
+    def _cast(self, tensor: Tensor) -> Tensor:
+        """To the projection's dtype and device: eigen-decompositions stay in float64 until here."""
+        return tensor.to(self.projection.weight)

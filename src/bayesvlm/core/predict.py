@@ -1,0 +1,154 @@
+r"""From cosine moments to class probabilities (METHOD section 5).
+
+probit (the paper):  softmax( t E / sqrt(1 + pi/8 t^2 V) )
+centred:             the same after subtracting each row's mean logit: the softmax itself ignores a constant added
+                     to all logits, the plain probit does not
+mc:                  average of softmax(t cos) over draws of both projections; what the other two approximate
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from bayesvlm.core.cosine import CosineMoments
+from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.core.features import Features
+from bayesvlm.core.posterior import Posterior
+
+Link = Literal["probit", "centred", "mc"]
+
+
+class EntropySplit(NamedTuple):
+    """Class probabilities averaged over parameter draws, and their entropy in two parts (nats)."""
+
+    probs: Tensor  # [N, C], E p
+    total: Tensor  # [N], H[E p]
+    aleatoric: Tensor  # [N], E H[p]
+
+    @property
+    def epistemic(self) -> Tensor:  # [N]
+        """H[E p] - E H[p]: the mutual information between label and parameters, at least 0 by concavity."""
+        return (self.total - self.aleatoric).clamp_min(0)
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """Class probabilities with what they are made of.
+
+    `epistemic` and `aleatoric` are Monte Carlo over parameter draws, made on first access and kept.
+    """
+
+    probs: Tensor  # [N, C]
+    mean: Tensor  # [N, C], expected cosine
+    variance: Tensor  # [N, C], variance of the cosine
+    label_probs: Tensor | None = None  # [N, C], per-label sigmoid probabilities (SigLIP), else None
+    classes: tuple[str, ...] | None = None
+    split_entropy: Callable[[], EntropySplit] | None = field(default=None, repr=False)
+
+    def __len__(self) -> int:
+        return int(self.probs.shape[0])
+
+    @property
+    def labels(self) -> Tensor:  # [N]
+        """Index of the most probable class."""
+        return self.probs.argmax(dim=1)
+
+    @property
+    def entropy(self) -> Tensor:  # [N]
+        """Entropy of `probs`, in nats."""
+        return entropy(self.probs)
+
+    @property
+    def moments(self) -> CosineMoments:
+        return CosineMoments(self.mean, self.variance)
+
+    @property
+    def epistemic(self) -> Tensor:  # [N]
+        """What more data on the model would resolve: mutual information between label and parameters, in nats."""
+        return self._split.epistemic
+
+    @property
+    def aleatoric(self) -> Tensor:  # [N]
+        """What is left when the parameters are known: expected entropy over parameter draws, in nats."""
+        return self._split.aleatoric
+
+    @cached_property
+    def _split(self) -> EntropySplit:
+        if self.split_entropy is None:
+            raise BayesVLMError("This prediction was made without a posterior to draw from; it has no entropy split.")
+        return self.split_entropy()
+
+
+def probit(moments: CosineMoments, scale: float) -> Tensor:  # [N, C]
+    """The paper's link."""
+    return _scaled_softmax(moments, scale, centred=False)
+
+
+def centred_probit(moments: CosineMoments, scale: float) -> Tensor:  # [N, C]
+    """The probit around each row's mean logit."""
+    return _scaled_softmax(moments, scale, centred=True)
+
+
+def sigmoid_probit(moments: CosineMoments, scale: float, bias: float) -> Tensor:  # [N, C]
+    """Per-label probabilities of the sigmoid loss: sigma((t E + bias) / sqrt(1 + pi/8 t^2 V))."""
+    return torch.sigmoid((scale * moments.mean + bias) / (1 + math.pi / 8 * scale**2 * moments.variance).sqrt())
+
+
+def plain_softmax(images: Tensor, texts: Tensor, scale: float) -> Tensor:  # [N, d], [C, d] -> [N, C]
+    """The model without a posterior: softmax of scaled cosines of raw embeddings."""
+    ghat = torch.nn.functional.normalize(images, dim=1)
+    hhat = torch.nn.functional.normalize(texts, dim=1)
+    return torch.softmax((ghat * scale) @ hhat.T, dim=1)
+
+
+@torch.no_grad()
+def monte_carlo(
+    image: Posterior, images: Features, text: Posterior, texts: Features, scale: float, draws: int, seed: int = 0
+) -> EntropySplit:
+    """Average softmax and its entropy split over `draws` joint draws of both projections, one pass."""
+    if draws < 1:
+        raise BayesVLMError(f"draws={draws}; Monte Carlo needs at least 1, and 100 or more to be of use.")
+    total, conditional = torch.zeros(()), torch.zeros(())
+    for cosine in sample_cosines(image, images, text, texts, draws, seed):
+        probs = torch.softmax(scale * cosine, dim=1)
+        total = total + probs / draws
+        conditional = conditional + entropy(probs) / draws
+    return EntropySplit(total, entropy(total), conditional)
+
+
+def sample_cosines(
+    image: Posterior, images: Features, text: Posterior, texts: Features, draws: int, seed: int = 0
+) -> Iterator[Tensor]:  # [N, C] each
+    """Cosines of all pairs under joint draws of both projections, each draw shared by all inputs."""
+    generator = torch.Generator().manual_seed(seed)
+    for P, Q in zip(image.sample(draws, generator), text.sample(draws, generator), strict=True):
+        ghat = torch.nn.functional.normalize(P.embed(images), dim=1)
+        hhat = torch.nn.functional.normalize(Q.embed(texts), dim=1)
+        yield ghat @ hhat.T
+
+
+def entropy(probs: Tensor) -> Tensor:  # [..., C] -> [...]
+    """Shannon entropy in nats; between 0 and log C."""
+    summands: Tensor = torch.special.entr(probs)
+    return summands.sum(dim=-1)
+
+
+def _scaled_softmax(moments: CosineMoments, scale: float, *, centred: bool) -> Tensor:  # [N, C]
+    """softmax(E / sqrt(1/t^2 + pi/8 V)), a block of rows at a time so that it stays in the processor's cache."""
+    mean, variance = moments.mean, moments.variance
+    probs = torch.empty_like(mean)
+    floor = torch.tensor(scale**-2, dtype=mean.dtype, device=mean.device)
+    rows = len(mean) if mean.is_cuda else max(1, 2**18 // max(1, mean.shape[1]))
+    for start in range(0, len(mean), rows):
+        block = slice(start, start + rows)
+        logit = torch.add(floor, variance[block], alpha=math.pi / 8).rsqrt_()
+        shifted = mean[block] - mean[block].mean(dim=1, keepdim=True) if centred else mean[block]
+        torch.softmax(logit.mul_(shifted), dim=1, out=probs[block])
+    return probs

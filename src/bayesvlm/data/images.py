@@ -1,0 +1,58 @@
+"""Image files: finding them, decoding them a batch at a time, and keeping count of the ones that cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from PIL import Image
+
+from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.models.images import to_rgb
+
+SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+
+
+def find_images(folder: Path) -> list[Path]:
+    """All image files below a folder, sorted; hidden files and folders left out."""
+    if not folder.is_dir():
+        raise BayesVLMError(f"{folder} is not a folder; give one with image files in it.")
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if path.suffix.lower() in SUFFIXES
+        and path.is_file()
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    )
+
+
+@dataclass
+class SkippedImages:
+    """Images that could not be read: skipped and remembered, or with `strict` an error at the first one."""
+
+    strict: bool = False
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    def decode(self, paths: Sequence[Path], workers: int = 4) -> list[Image.Image | None]:
+        """The images in RGB; None in the place of one that cannot be read."""
+        with ThreadPoolExecutor(workers) as pool:
+            return list(pool.map(self._decode, paths))
+
+    def __len__(self) -> int:
+        return len(self.reasons)
+
+    def __str__(self) -> str:
+        shown = [f"{path} ({reason})" for path, reason in sorted(self.reasons.items())[:10]]
+        more = len(self.reasons) - len(shown)
+        return f"skipped {len(self)} image(s): " + "; ".join(shown) + (f"; and {more} more" if more else "")
+
+    def _decode(self, path: Path) -> Image.Image | None:
+        try:
+            return to_rgb(path)
+        except BayesVLMError as error:
+            if self.strict:
+                raise
+            self.reasons[str(path)] = str(error)
+            return None

@@ -1,0 +1,119 @@
+"""What the model families of `transformers` share."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.core.projection import Projection
+from bayesvlm.models.adapter import Activations, Adapter, Reference, as_texts
+from bayesvlm.models.hooks import captured_inputs
+from bayesvlm.models.images import ImageLike, as_images, to_rgb
+
+
+@dataclass(frozen=True)
+class Tower:
+    """Where a tower's last linear layer is, and the module, if any, whose input is added to that layer's output."""
+
+    layer: nn.Linear
+    residual: nn.Module | None = None
+
+    def projection(self, device: torch.device, dtype: torch.dtype) -> Projection:
+        """A copy of the layer, no narrower than float32: half precision is for encoders."""
+        dtype = dtype if dtype == torch.float64 else torch.float32
+        weight, bias = self.layer.weight.detach(), self.layer.bias
+        return Projection(
+            weight.to(device, dtype, copy=True),
+            None if bias is None else bias.detach().to(device, dtype, copy=True),
+            residual=self.residual is not None,
+        )
+
+    def activations(self, run: Callable[[], Any]) -> Activations:
+        """What enters the layer, and the residual module, while `run` runs the tower once."""
+        modules = [self.layer] if self.residual is None else [self.layer, self.residual]
+        with captured_inputs(*modules) as records:
+            run()
+        return Activations(*(_rows(record) for record in records))
+
+
+class HuggingFaceAdapter(Adapter):
+    """A `transformers` model with `get_image_features` and `get_text_features`; a family says where its layers are.
+
+    The projections are taken from the weights as stored, before the encoder is cast, so that a posterior fitted with a
+    half-precision encoder belongs to the same weights as one fitted in float32.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        image_processor: Any,
+        tokenizer: Any,
+        name: str,
+        revision: str | None,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        self.name, self.revision, self.device, self.dtype = name, revision, device, dtype
+        self._image_processor, self._tokenizer = image_processor, tokenizer
+        self._image_tower, self._text_tower = self.towers(model)
+        self.image = self._image_tower.projection(device, dtype)
+        self.text = self._text_tower.projection(device, dtype)
+        self.logit_scale = model.logit_scale.item()
+        self.logit_bias = model.logit_bias.item() if hasattr(model, "logit_bias") else None
+        self.model = model.to(device, dtype).eval().requires_grad_(False)
+        self.context_length = int(model.config.text_config.max_position_embeddings)
+
+    @staticmethod
+    @abstractmethod
+    def towers(model: Any) -> tuple[Tower, Tower]:
+        """The image tower and the text tower."""
+
+    @abstractmethod
+    def tokenise(self, texts: list[str]) -> dict[str, Tensor]:
+        """The text inputs of the model, padded and truncated as it was trained: input_ids [N, L] and maybe a mask."""
+
+    def forward_images(self, images: list[Image.Image]) -> Activations:
+        inputs = self._pixels(images)
+        return self._image_tower.activations(lambda: self.model.get_image_features(**inputs))
+
+    def forward_texts(self, texts: list[str]) -> Activations:
+        inputs = self._tokens(texts)
+        return self._text_tower.activations(lambda: self.model.get_text_features(**inputs))
+
+    def embed_reference(self, images: ImageLike | Iterable[ImageLike], texts: str | Iterable[str]) -> Reference:
+        rgb = [to_rgb(image, f"images[{index}]") for index, image in enumerate(as_images(images))]
+        with torch.inference_mode():
+            output = self.model(**self._pixels(rgb), **self._tokens(as_texts(texts)))
+        return Reference(output.image_embeds.clone(), output.text_embeds.clone(), output.logits_per_image.clone())
+
+    def _pixels(self, images: list[Image.Image]) -> dict[str, Tensor]:
+        # Said outright, because an image one or three pixels high is otherwise taken for channels-first.
+        inputs = self._image_processor(images=images, return_tensors="pt", input_data_format="channels_last")
+        return {
+            key: value.to(self.device, self.dtype) if value.is_floating_point() else value.to(self.device)
+            for key, value in inputs.items()
+        }
+
+    def _tokens(self, texts: list[str]) -> dict[str, Tensor]:
+        inputs = self.tokenise(texts)
+        highest, vocabulary = int(inputs["input_ids"].max()), self.model.config.text_config.vocab_size
+        if highest >= vocabulary:
+            raise BayesVLMError(
+                f"The tokenizer of {self.name!r} gave token {highest}, but the model knows only {vocabulary} tokens; "
+                "its tokenizer files belong to another model, so fetch them again."
+            )
+        return {key: value.to(self.device) for key, value in inputs.items()}
+
+
+def _rows(record: list[Tensor]) -> Tensor:  # [N, p]
+    """The single recorded input, as a matrix: pooling heads keep a length-one axis of positions."""
+    if len(record) != 1:
+        raise RuntimeError(f"The last layer ran {len(record)} times in one forward pass; expected exactly once.")
+    return record[0].flatten(start_dim=1)

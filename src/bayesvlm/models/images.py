@@ -1,0 +1,175 @@
+"""Whatever a caller has for an image, as an upright 8-bit RGB `PIL.Image`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from bayesvlm.core.errors import BayesVLMError
+
+ImageLike = Image.Image | str | os.PathLike[str] | bytes | NDArray[Any] | torch.Tensor
+
+_ACCEPTED = "a PIL image, a path, the bytes of an image file, a numpy array or a torch tensor"
+_CHANNELS = (1, 3, 4)
+_FLOAT_SLACK = 1e-3  # resizing overshoots 0..1 by rounding; more than this is another scale
+_MOST_ELONGATED = 200  # resizing the short side of anything longer would need gigabytes
+
+
+def as_images(images: ImageLike | Iterable[ImageLike]) -> list[ImageLike]:
+    """One image, an iterable of images, or a 4-D array or tensor of a batch, as a list of images not yet decoded."""
+    if isinstance(images, np.ndarray | torch.Tensor):
+        batch = list(images) if images.ndim == 4 else [images]
+    elif isinstance(images, Image.Image | str | os.PathLike | bytes | bytearray | memoryview):
+        batch = [images]
+    elif isinstance(images, Iterable) and not isinstance(images, Mapping):
+        batch = list(images)
+    else:
+        raise BayesVLMError(f"Images must be {_ACCEPTED}, or a list of these; got {type(images).__name__}.")
+    if not batch:
+        raise BayesVLMError("There are no images: the list is empty; pass at least one.")
+    return batch
+
+
+def to_rgb(image: ImageLike, label: str = "the image") -> Image.Image:
+    """Decode one image to upright 8-bit RGB.
+
+    EXIF rotation is applied, transparency is composited on white, 16-bit grey is scaled to 8 bits, CMYK and palettes
+    are converted, and of an animation the first frame is taken. Arrays are read as HWC or HW and tensors as CHW or
+    HW; the other order is recognised where the number of channels (1, 3 or 4) leaves no doubt.
+
+    Args:
+        image: a PIL image, a path, the bytes of an image file, or an array or tensor of uint8, or of floats in 0..1.
+        label: what to call the image in an error, such as its place in the caller's list.
+
+    Raises:
+        BayesVLMError: when the image is missing, damaged, too large to be safe, or not in 0..1; the message names it.
+    """
+    if isinstance(image, torch.Tensor):
+        rgb = _from_pixels(_pixels(image, label), label, channels_first=True)
+    elif isinstance(image, np.ndarray):
+        rgb = _from_pixels(image, label, channels_first=False)
+    elif isinstance(image, Image.Image):
+        rgb = _from_pil(image, f"{label} ({image.filename!r})" if getattr(image, "filename", "") else label)
+    elif isinstance(image, bytes | bytearray | memoryview):
+        rgb = _from_file(BytesIO(image), label)
+    elif isinstance(image, str | os.PathLike):
+        rgb = _from_path(os.fspath(image), label)
+    else:
+        raise BayesVLMError(f"{label} is a {type(image).__name__}; expected {_ACCEPTED}.")
+    if max(rgb.size) > _MOST_ELONGATED * min(rgb.size):
+        raise BayesVLMError(
+            f"{label} is {rgb.width} x {rgb.height} pixels; an image may be at most {_MOST_ELONGATED} times as long as "
+            "it is wide, so crop it first."
+        )
+    return rgb
+
+
+def _from_path(path: str, label: str) -> Image.Image:
+    label = f"{label} ({path!r})"
+    if path.startswith(("http://", "https://")):
+        raise BayesVLMError(f"{label} is a web address; download it first and pass the file's path or its bytes.")
+    if not Path(path).is_file():
+        problem = "is a folder" if Path(path).is_dir() else "does not exist"
+        raise BayesVLMError(f"{label} {problem}; pass the path of an image file.")
+    return _from_file(path, label)
+
+
+def _from_file(file: str | BytesIO, label: str) -> Image.Image:
+    try:
+        opened = Image.open(file)
+    except Image.DecompressionBombError as error:
+        raise BayesVLMError(
+            f"{label} is refused: it would decode to more pixels than is safe ({error}); resize it first, or raise "
+            "PIL.Image.MAX_IMAGE_PIXELS if you trust where it comes from."
+        ) from error
+    except Exception as error:  # decoders raise nearly every type on damaged files
+        raise BayesVLMError(
+            f"{label} is not an image that Pillow can read ({_reason(error)}); convert it to PNG or JPEG."
+        ) from error
+    with opened:
+        return _from_pil(opened, label)
+
+
+def _from_pil(image: Image.Image, label: str) -> Image.Image:
+    try:
+        image.load()
+    except Exception as error:  # decoders raise nearly every type on damaged files
+        raise BayesVLMError(
+            f"{label} is damaged or truncated ({_reason(error)}); fetch it again or leave it out."
+        ) from error
+    if 0 in image.size:
+        raise BayesVLMError(f"{label} is {image.width} x {image.height} pixels; an image needs at least one pixel.")
+    try:
+        image = ImageOps.exif_transpose(image)
+    except Exception:  # unreadable metadata on readable pixels: nothing says which way is up, so leave it as it is
+        image = image.copy()
+    if image.mode == "F":
+        return _from_pixels(np.asarray(image), label, channels_first=False)
+    if image.mode == "I" or image.mode.startswith("I;16"):
+        return Image.fromarray(_eight_bits(np.asarray(image), label)).convert("RGB")
+    try:
+        if image.has_transparency_data:
+            rgba = image.convert("RGBA")
+            image = Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba)
+        return image.convert("RGB")
+    except ValueError as error:
+        raise BayesVLMError(
+            f"{label} has colour mode {image.mode!r}, which Pillow cannot convert to RGB; convert it to PNG or JPEG."
+        ) from error
+
+
+def _pixels(tensor: torch.Tensor, label: str) -> NDArray[Any]:
+    tensor = tensor.detach().cpu()
+    if tensor.is_sparse or tensor.is_quantized or tensor.is_complex():
+        raise BayesVLMError(f"{label} is a {tensor.dtype} tensor ({tensor.layout}); expected a dense one.")
+    return (tensor.float() if tensor.is_floating_point() else tensor).numpy()  # numpy has no bfloat16
+
+
+def _from_pixels(pixels: NDArray[Any], label: str, channels_first: bool) -> Image.Image:
+    """An array [H, W], [H, W, C] or [C, H, W], with C = 1, 3 or 4."""
+    shape = list(pixels.shape)
+    if pixels.size == 0 or pixels.ndim not in (2, 3):
+        raise BayesVLMError(f"{label} has shape {shape}; expected [H, W], [H, W, C] or [C, H, W], and not empty.")
+    if pixels.ndim == 3:
+        first, last = shape[0] in _CHANNELS, shape[2] in _CHANNELS
+        if not (first or last):
+            raise BayesVLMError(
+                f"{label} has shape {shape}, where neither the first nor the last axis holds 1, 3 or 4 channels; pass "
+                "a list of images, or a 4-D batch with its channel axis."
+            )
+        if first and (channels_first or not last):
+            pixels = np.moveaxis(pixels, 0, 2)
+        if pixels.shape[2] == 1:
+            pixels = pixels[:, :, 0]
+    if np.issubdtype(pixels.dtype, np.floating):
+        low, high = float(pixels.min()), float(pixels.max())
+        if not (low >= -_FLOAT_SLACK and high <= 1 + _FLOAT_SLACK):  # also when NaN
+            raise BayesVLMError(
+                f"{label} holds floats from {low:.4g} to {high:.4g}; expected 0..1: divide 0..255 values by 255, undo "
+                "any mean and standard deviation, and remove NaN."
+            )
+        pixels = np.rint(pixels.clip(0, 1) * 255).astype(np.uint8)
+    if pixels.dtype != np.uint8:
+        raise BayesVLMError(f"{label} holds {pixels.dtype} values; expected uint8 in 0..255, or floats in 0..1.")
+    return _from_pil(Image.fromarray(np.ascontiguousarray(pixels)), label)
+
+
+def _eight_bits(grey: NDArray[Any], label: str) -> NDArray[np.uint8]:  # [H, W]
+    """16-bit grey, which Pillow also keeps in 32-bit integers, scaled so that 65535 becomes 255."""
+    low, high = int(grey.min()), int(grey.max())
+    if low < 0 or high > 65535:
+        raise BayesVLMError(f"{label} holds integers from {low} to {high}; expected 16-bit grey in 0..65535.")
+    return np.rint(grey / 257).astype(np.uint8)
+
+
+def _reason(error: Exception) -> str:
+    first_line = str(error).strip().split("\n")[0].rstrip(".")
+    return first_line or type(error).__name__

@@ -1,0 +1,253 @@
+"""From a Hub id or a folder to an adapter, with one clear sentence for everything that can be wrong on the way."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import HfApi, snapshot_download
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+    RevisionNotFoundError,
+)
+from safetensors import SafetensorError, safe_open
+from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
+from transformers import __version__ as transformers_version
+
+from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.models.adapter import Adapter
+from bayesvlm.models.clip import CLIPAdapter
+from bayesvlm.models.huggingface import HuggingFaceAdapter
+from bayesvlm.models.quiet import quiet
+from bayesvlm.models.siglip import SiglipAdapter
+
+FAMILIES: dict[str, type[HuggingFaceAdapter]] = {
+    "clip": CLIPAdapter,
+    "siglip": SiglipAdapter,
+    "siglip2": SiglipAdapter,
+}
+"""The adapter of each `model_type` in a config.json."""
+
+_TRANSFORMERS = int(transformers_version.split(".")[0])
+_DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "spiece.model", "tokenizer.model")
+_PIXEL_FILES = ("preprocessor_config.json", "processor_config.json")
+_WEIGHTS = "model*.safetensors"  # one file or shards; repositories may hold other formats under other names
+
+
+def load_adapter(
+    name: str | Path,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
+    revision: str | None = None,
+) -> Adapter:
+    """Load a CLIP, SigLIP or SigLIP 2 checkpoint of `transformers`.
+
+    Weights are read from safetensors only, and no code from the checkpoint is run.
+
+    Args:
+        name: a Hub id such as "openai/clip-vit-base-patch32", or a folder in the same layout.
+        device: where the encoders run; None takes the GPU where there is one.
+        dtype: the precision the encoders run in; None is float32.
+        revision: a branch, tag or commit of the Hub repository.
+
+    Raises:
+        BayesVLMError: when the model cannot be found, is of an unknown family, or its files are missing or damaged.
+    """
+    target, precision = _device(device), _dtype(dtype)
+    folder, commit = _locate(name, revision)
+    family = _family(folder)
+    if family is CLIPAdapter and precision == torch.float64 and _TRANSFORMERS < 5:
+        raise BayesVLMError(
+            f"CLIP cannot run in float64 with transformers {transformers_version}, which builds its attention mask in "
+            "float32; install transformers 5 or later, or use float32."
+        )
+    with quiet():
+        model = _load_weights(folder)
+        tokenizer = _load_tokenizer(folder)
+        image_processor = _load_image_processor(folder)
+    return family(model, image_processor, tokenizer, str(name), commit, target, precision)
+
+
+def _device(device: str | torch.device | None) -> torch.device:
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+        torch.empty(0, device=chosen)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise BayesVLMError(
+            f"The device {str(device)!r} cannot be used here ({_reason(error)}); try 'cpu', or None to choose."
+        ) from error
+    return chosen
+
+
+def _dtype(dtype: str | torch.dtype | None) -> torch.dtype:
+    chosen = torch.float32 if dtype is None else _DTYPES.get(dtype, dtype) if isinstance(dtype, str) else dtype
+    if chosen not in _DTYPES.values():
+        raise BayesVLMError(f"The dtype {str(dtype)!r} is not supported; expected one of {', '.join(_DTYPES)}.")
+    return chosen
+
+
+def _locate(name: str | Path, revision: str | None) -> tuple[Path, str | None]:
+    """The folder that holds the checkpoint, downloaded where need be, and its commit where known."""
+    if not isinstance(name, str | Path):
+        raise BayesVLMError(f"The model's name is a {type(name).__name__}; expected a Hub id or a folder.")
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        if revision is not None:
+            raise BayesVLMError(
+                f"revision={revision!r} was given for the folder {str(name)!r}, but only Hub ids have revisions; "
+                "leave it out, or check the folder out at that revision."
+            )
+        return folder, None
+    if isinstance(name, Path) or folder.is_absolute() or name.startswith((".", "~")) or folder.exists():
+        raise BayesVLMError(f"There is no folder {str(name)!r}; pass a folder with a config.json, or a Hub id.")
+    snapshot = _download(name, revision)
+    if revision is None and not any(snapshot.glob(_WEIGHTS)):
+        converted = _safetensors_pull_request(name)
+        if converted is not None:
+            snapshot = _download(name, converted)
+    return snapshot, snapshot.name
+
+
+def _download(name: str, revision: str | None) -> Path:
+    """The snapshot of a Hub repository in the local cache, without the pickles and other frameworks' weights."""
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=["*.json", "*.txt", "*.model", _WEIGHTS]))
+    except HFValidationError as error:
+        raise BayesVLMError(
+            f"{name!r} is neither a folder nor a Hub id; expected something like 'openai/clip-vit-base-patch32'."
+        ) from error
+    except GatedRepoError as error:
+        raise BayesVLMError(
+            f"The model {name!r} is gated: accept its terms on its Hub page, then log in with `hf auth login`."
+        ) from error
+    except RevisionNotFoundError as error:
+        raise BayesVLMError(
+            f"The model {name!r} has no revision {revision!r} on the Hub; check its history."
+        ) from error
+    except LocalEntryNotFoundError as error:
+        raise BayesVLMError(
+            f"The model {name!r} is not a folder here, not in the local cache, and the Hub could not be reached; "
+            "check the spelling, connect (and unset HF_HUB_OFFLINE), or pass a folder that holds it."
+        ) from error
+    except HfHubHTTPError as error:
+        raise BayesVLMError(
+            f"The Hub did not hand over the model {name!r} ({_reason(error)}); "
+            "check the spelling, or log in with `hf auth login` if it is private."
+        ) from error
+
+
+def _safetensors_pull_request(name: str) -> str | None:
+    """The Hub's own conversion bot offers safetensors for repositories that hold only a pickle, as a pull request."""
+    try:
+        offers = HfApi().get_repo_discussions(name, author="SFconvertbot", discussion_type="pull_request")
+        return next((offer.git_reference for offer in offers if "safetensors" in offer.title), None)
+    except (HfHubHTTPError, OfflineModeIsEnabled):
+        return None
+
+
+def _family(folder: Path) -> type[HuggingFaceAdapter]:
+    """The adapter for the checkpoint's model_type, once the files it needs are known to be there."""
+    path = folder / "config.json"
+    if not path.is_file():
+        raise BayesVLMError(f"The folder {str(folder)!r} holds no config.json; pass the folder of a saved model.")
+    try:
+        model_type = json.loads(path.read_text(encoding="utf-8")).get("model_type")
+    except (ValueError, AttributeError) as error:
+        raise BayesVLMError(f"{str(path)!r} is not a JSON object ({_reason(error)}); fetch it again.") from error
+    if model_type not in FAMILIES:
+        raise BayesVLMError(
+            f"{str(path)!r} says model_type {model_type!r}, which has no adapter; supported are {', '.join(FAMILIES)}."
+        )
+    _require_weights(folder)
+    for files, purpose in ((_TOKENIZER_FILES, "tokenizer"), (_PIXEL_FILES, "image processor")):
+        if not any((folder / file).is_file() for file in files):
+            raise BayesVLMError(
+                f"The folder {str(folder)!r} has no {purpose} (none of {', '.join(files)}); "
+                "copy those files from where the model was published."
+            )
+    return FAMILIES[model_type]
+
+
+def _require_weights(folder: Path) -> None:
+    files = sorted(folder.glob(_WEIGHTS))
+    if not files:
+        if any(folder.glob("*.bin")) or any(folder.glob("*.pt")):
+            problem = "only a pickle (.bin, .pt), which can run code when it is loaded"
+        else:
+            problem = "no weights"
+        raise BayesVLMError(
+            f"The folder {str(folder)!r} holds {problem}; expected model.safetensors: "
+            "save the model with `save_pretrained(folder, safe_serialization=True)`, or fetch a revision that has it."
+        )
+    for file in files:
+        try:
+            with safe_open(file, framework="pt"):
+                pass
+        except (SafetensorError, OSError) as error:
+            raise BayesVLMError(
+                f"The weights {str(file)!r} are damaged or truncated ({_reason(error)}); fetch them again."
+            ) from error
+
+
+def _load_weights(folder: Path) -> Any:
+    """The model, refused unless every one of its weights came from the file.
+
+    `transformers` fills what is missing with random numbers and carries on; a posterior over those means nothing.
+    """
+    try:
+        model, report = AutoModel.from_pretrained(
+            folder, use_safetensors=True, local_files_only=True, output_loading_info=True
+        )
+    except Exception as error:  # a malformed config or shard raises nearly every type
+        raise BayesVLMError(
+            f"The model in {str(folder)!r} could not be built from its config.json and weights ({_reason(error)}); "
+            "fetch them again, and keep files of different models apart."
+        ) from error
+    absent = sorted(report["missing_keys"]) + sorted(str(key) for key in report["mismatched_keys"])
+    if absent or report["error_msgs"]:
+        raise BayesVLMError(
+            f"The weights in {str(folder)!r} do not fill the model: {len(absent)} are missing or of another shape "
+            f"({', '.join(absent[:3])}{', ...' if len(absent) > 3 else ''}) and would be random; "
+            "fetch the checkpoint that belongs to this config.json."
+        )
+    return model
+
+
+def _load_tokenizer(folder: Path) -> Any:
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except ImportError as error:
+        raise BayesVLMError(
+            f"The tokenizer in {str(folder)!r} needs SentencePiece; run `pip install sentencepiece protobuf`."
+        ) from error
+    except Exception as error:  # tokenizer files are parsed by several libraries, each with errors of its own
+        raise BayesVLMError(
+            f"The tokenizer in {str(folder)!r} could not be loaded ({_reason(error)}); "
+            "copy its files again from where the model was published."
+        ) from error
+
+
+def _load_image_processor(folder: Path) -> Any:
+    """The Pillow version, on every machine: the torchvision one resizes slightly differently."""
+    pillow = {"backend": "pil"} if _TRANSFORMERS >= 5 else {"use_fast": False}
+    try:
+        return AutoImageProcessor.from_pretrained(folder, local_files_only=True, **pillow)
+    except Exception as error:  # a malformed file raises nearly every type
+        raise BayesVLMError(
+            f"The image processor in {str(folder)!r} could not be loaded ({_reason(error)}); "
+            "copy preprocessor_config.json again from where the model was published."
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    first_line = str(error).strip().split("\n")[0].rstrip(".")
+    return first_line or type(error).__name__

@@ -1,0 +1,43 @@
+"""SigLIP (Zhai et al., 2023) and SigLIP 2 (Tschannen et al., 2025), as `SiglipModel` and `Siglip2Model`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from bayesvlm.models.adapter import Loss
+from bayesvlm.models.huggingface import HuggingFaceAdapter, Tower
+
+
+class SiglipAdapter(HuggingFaceAdapter):
+    """SigLIP, SigLIP 2 at a fixed resolution, and SigLIP 2 NaFlex, which keeps the aspect ratio.
+
+    The image tower ends in an attention-pooling head, `y = x + fc2(gelu(fc1(layernorm(x))))`: its last linear layer is
+    `fc2`, and the head's own input x is a residual added after it. The text tower ends in a linear layer with bias.
+    """
+
+    loss: Loss = "sigmoid"
+
+    @staticmethod
+    def towers(model: Any) -> tuple[Tower, Tower]:
+        pooling = model.vision_model.head
+        return Tower(pooling.mlp.fc2, residual=pooling.layernorm), Tower(model.text_model.head)
+
+    def tokenise(self, texts: list[str]) -> dict[str, Tensor]:
+        """Lower-cased and padded to the full context, with no mask: the pooled token is the last one, padding or not.
+
+        The models were trained on lower-cased text; SigLIP's own tokenizer sees to that, the Gemma tokenizer of
+        SigLIP 2 does not, whatever its `do_lower_case` says.
+        """
+        if self._tokenizer.init_kwargs.get("do_lower_case", True):
+            texts = [text.lower() for text in texts]
+        encoded = self._tokenizer(
+            texts,
+            padding="max_length",
+            padding_side="right",
+            truncation=True,
+            max_length=self.context_length,
+            return_tensors="pt",
+        )
+        return {"input_ids": encoded["input_ids"]}
