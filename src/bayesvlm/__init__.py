@@ -1,7 +1,7 @@
 """Post-hoc probabilistic vision-language models: CLIP and SigLIP that know what they do not know."""
 
 from importlib import import_module
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,7 +11,10 @@ if TYPE_CHECKING:
     from bayesvlm.vlm import BayesVLM
 
 __all__ = ["BayesVLM", "BayesVLMError", "Features", "check_adapter"]
-__version__ = version("bayesvlm")
+try:
+    __version__ = version("bayesvlm")
+except PackageNotFoundError:  # a source tree on the path, never installed
+    __version__ = "0+source"
 
 _HOME = {
     "BayesVLM": "bayesvlm.vlm",

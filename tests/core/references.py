@@ -43,8 +43,8 @@ def _report(actual: Tensor, expected: Tensor, error: float, rtol: float, what: s
         f"{what} differ: relative error {error:.3e}, at most {rtol:.1e} was allowed.",
         f"  norms: actual {float(actual.norm()):.6e}, expected {float(expected.norm()):.6e}, "
         f"ratio {float(actual.norm()) / max(float(expected.norm()), 1e-300):.6f}",
-        f"  not finite: actual {int((~torch.isfinite(actual)).sum())}, expected {int((~torch.isfinite(expected)).sum())}"
-        f" of {actual.numel()}",
+        f"  not finite: {int((~torch.isfinite(actual)).sum())} of actual, {int((~torch.isfinite(expected)).sum())} "
+        f"of expected, out of {actual.numel()}",
         "  largest gaps (index: actual, expected):",
     ]
     for place in gap.topk(min(5, len(gap))).indices.tolist():
@@ -151,7 +151,7 @@ def decimal_infonce(source: Tensor, target: Tensor, scale: float, digits: int = 
         width, t = len(rows[0]), Decimal(float(scale))
         total = [[Decimal(0)] * width for _ in range(width)]
         for row in rows:
-            norm = sum(x * x for x in row).sqrt()
+            norm = _decimal_dot(row, row).sqrt()
             direction = [x / norm for x in row]
             weights = [(t * _decimal_dot(column, direction)).exp() for column in columns]
             pi = [weight / sum(weights) for weight in weights]

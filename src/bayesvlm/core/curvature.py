@@ -35,6 +35,20 @@ Precision = Literal["float32", "float64", "tf32", "bf16"]
 DEFAULT_MEMORY = 512 * 2**20  # bytes of working memory beyond inputs and result
 
 
+class _Tf32Setting(NamedTuple):
+    name: str
+    on: object
+    off: object
+
+
+# torch 2.9 renamed the switch and refuses to have both names used in one process
+_TF32_SETTING = (
+    _Tf32Setting("fp32_precision", "tf32", "ieee")
+    if hasattr(torch.backends.cuda.matmul, "fp32_precision")
+    else _Tf32Setting("allow_tf32", True, False)
+)
+
+
 @torch.no_grad()
 def infonce_curvature(
     source: Tensor,  # [N, d]
@@ -66,26 +80,13 @@ def infonce_curvature(
     _check_positives(positives, len(source), len(target))
     sums = _Sums(batch)
     with batch.products():
-        for ghat, weight in batch.row_tiles():
-            anchors = None if batch.single_tile else _online_anchors(batch, ghat, scale)
-            mass = ghat.new_zeros(len(ghat))  # sum_{k != a} pi_k / pi_a, and the two sums weighted by it
-            mean, slope = torch.zeros_like(ghat), torch.zeros_like(ghat)
-            for columns, hhat, logit in batch.column_tiles(ghat * scale):
-                anchors = anchors or _Anchors(*logit.max(dim=1))
-                logit.sub_(anchors.logit[:, None])
-                share = torch.exp(logit, out=batch.second_tile(logit.shape))  # pi_k / pi_a
-                _take_out(anchors.target, share, columns)
-                mass += share.sum(dim=1)
-                total = 1 + (mass if anchors.rest is None else anchors.rest)
-                sums.columns[columns] += ((weight / total) @ share).double()
-                mean += batch.product(share, hhat)
-                slope += batch.product(logit.mul_(share), hhat)
-            assert anchors is not None  # there is at least one target
-            h_anchor = batch.targets(anchors.target)
-            mass, mean, slope = mass / total, mean / total[:, None], slope / (total * scale)[:, None]
+        for ghat, weight in batch.row_blocks():
+            anchor, mass, mean, slope = _rest_moments(batch, ghat, weight, scale, sums.columns)
+            h_anchor = batch.targets(anchor.target)
             v = mean - mass[:, None] * h_anchor
-            u = slope - (v * ghat).sum(dim=1, keepdim=True) * (h_anchor + v)  # C_i ghat_i
-            sums.columns.index_add_(0, anchors.target, -(weight * mass).double())
+            drift = slope - anchor.logit[:, None] * mean  # sum_{k != a} pi_k (logit_k - logit_a) h_k
+            u = drift / scale - (v * ghat).sum(dim=1, keepdim=True) * (h_anchor + v)  # C_i ghat_i
+            sums.columns.index_add_(0, anchor.target, -(weight * mass).double())
             sums.add_cross(weight, v, h_anchor + v / 2)
             sums.add_projection(weight, ghat, u)
     return sums.curvature(scale)
@@ -119,14 +120,14 @@ def sigmoid_curvature(
     batch = _ContrastBatch(source, target, precision, memory, centred=False)
     sums = _Sums(batch)
     with batch.products():
-        for ghat, weight in batch.row_tiles():
+        for ghat, weight in batch.row_blocks():
             u = torch.zeros_like(ghat)
-            for columns, hhat, cosine in batch.column_tiles(ghat):
-                # sigma(a) sigma(-a) = 1 / (4 cosh^2(a/2)): no digit lost at either end; the 1/4 waits for the end
-                spread = torch.mul(cosine, scale / 2, out=batch.second_tile(cosine.shape)).add_(bias / 2)
-                spread.cosh_().reciprocal_().square_()
-                sums.columns[columns] += (weight @ spread).double()
-                u += batch.product(cosine.mul_(spread), hhat)
+            for rows in batch.row_tiles(len(ghat)):
+                for columns, hhat, (cosine, spread) in batch.column_tiles(ghat[rows]):
+                    # sigma(a) sigma(-a) = 1 / (4 cosh^2(a/2)): no digit lost at either end; the 1/4 waits for the end
+                    torch.mul(cosine, scale / 2, out=spread).add_(bias / 2).cosh_().reciprocal_().square_()
+                    sums.columns[columns] += (weight[rows] @ spread).double()
+                    u[rows] += batch.product(cosine.mul_(spread), hhat)
             sums.add_projection(weight, ghat, u)
     curvature = sums.curvature(scale / 2)
     return curvature / len(target) if normalise == "paper" else curvature
@@ -137,32 +138,64 @@ class _Anchors(NamedTuple):
 
     logit: Tensor  # [n]
     target: Tensor  # [n]
-    rest: Tensor | None = None  # [n] sum_{k != a} pi_k / pi_a, where it is known beforehand
+    log_total: Tensor | None = None  # [n] log sum_k exp(logit_k), where it takes several tiles
+
+
+def _rest_moments(
+    batch: _ContrastBatch,
+    ghat: Tensor,  # [n, d]
+    weight: Tensor,  # [n]
+    scale: float,
+    column_sums: Tensor,  # [K]
+) -> tuple[_Anchors, Tensor, Tensor, Tensor]:  # [n], [n, d], [n, d]
+    """Moments of the softmax without its anchors: mass e_i, sum pi_k h_k and sum pi_k logit_k h_k over k != a.
+
+    Adds `sum_i w_i pi_ik` (again without the anchors) to `column_sums`.
+    """
+    anchors, mass = [], ghat.new_zeros(len(ghat))
+    moments = ghat.new_zeros(2, *ghat.shape)  # of pi * logit, of pi
+    for rows in batch.row_tiles(len(ghat)):
+        known = None if batch.single_tile else _online_anchors(batch, ghat[rows], scale)
+        for columns, hhat, tiles in batch.column_tiles(ghat[rows] * scale):
+            logit, pi = tiles
+            anchor = known or _Anchors(*logit.max(dim=1))
+            if anchor.log_total is None:
+                torch.softmax(logit, dim=1, out=pi)
+            else:
+                torch.sub(logit, anchor.log_total[:, None], out=pi).exp_()
+            if batch.single_tile:
+                pi.scatter_(1, anchor.target[:, None], 0)
+            else:
+                _take_out(anchor.target, pi, columns)
+            mass[rows] += pi.sum(dim=1)
+            column_sums[columns] += (weight[rows] @ pi).double()
+            logit.mul_(pi)
+            moments[:, rows] += batch.product(tiles.flatten(0, 1), hhat).view(2, len(pi), -1)
+        anchors.append(anchor)
+    merged = _Anchors(torch.cat([a.logit for a in anchors]), torch.cat([a.target for a in anchors]))
+    return merged, mass, moments[1], moments[0]
 
 
 def _online_anchors(batch: _ContrastBatch, ghat: Tensor, scale: float) -> _Anchors:
     """The anchors when the targets do not fit one tile: a pass of its own, the sum rescaled as the anchor moves."""
     best = ghat.new_full((len(ghat),), -math.inf)
-    index = torch.zeros(len(ghat), dtype=torch.long, device=ghat.device)
-    rest = torch.zeros_like(best)
-    for columns, _, logit in batch.column_tiles(ghat * scale):
+    target = torch.zeros(len(ghat), dtype=torch.long, device=ghat.device)
+    total = torch.zeros_like(best)
+    for columns, _, (logit, share) in batch.column_tiles(ghat * scale):
         tile_best, where = logit.max(dim=1)
-        share = torch.exp(logit.sub_(tile_best[:, None]), out=batch.second_tile(logit.shape))
-        share.scatter_(1, where[:, None], 0)
-        tile_rest = share.sum(dim=1)
-        wins = tile_best > best
-        ratio = torch.exp(-(tile_best - best).abs())  # pi of the losing anchor over pi of the winning one
-        rest = torch.where(wins, tile_rest + ratio * (1 + rest), rest + ratio * (1 + tile_rest))
-        index = torch.where(wins, where + columns.start, index)
-        best = torch.maximum(best, tile_best)
-    return _Anchors(best, index, rest)
+        tile_total = torch.sub(logit, tile_best[:, None], out=share).exp_().sum(dim=1)
+        target = torch.where(tile_best > best, where + columns.start, target)
+        new_best = torch.maximum(best, tile_best)
+        total = total * torch.exp(best - new_best) + tile_total * torch.exp(tile_best - new_best)
+        best = new_best
+    return _Anchors(best, target, best + total.log())
 
 
-def _take_out(index: Tensor, share: Tensor, columns: slice) -> None:
-    """Zero each row's anchor in a tile of shares [n, k], where it lies among the tile's columns."""
-    inside = (index >= columns.start) & (index < columns.stop)
-    local = (index - columns.start).clamp(0, share.shape[1] - 1)[:, None]
-    share.scatter_(1, local, share.gather(1, local).masked_fill(inside[:, None], 0))
+def _take_out(anchor: Tensor, pi: Tensor, columns: slice) -> None:
+    """Zero each row's anchor in a tile of probabilities [n, k], where it lies among the tile's columns."""
+    inside = (anchor >= columns.start) & (anchor < columns.stop)
+    local = (anchor - columns.start).clamp(0, pi.shape[1] - 1)[:, None]
+    pi.scatter_(1, local, pi.gather(1, local).masked_fill(inside[:, None], 0))
 
 
 class _Sums:
@@ -188,7 +221,7 @@ class _Sums:
         for columns in self.batch.spans(self.batch.target_count, self.batch.block):
             hhat = self.batch.targets(columns).double()
             total += (hhat * self.columns[columns, None] / 2).T @ hhat
-        return (total + total.T) * scale**2
+        return (total + total.T) * (scale / self.batch.smallest_norm) ** 2
 
 
 class _ContrastBatch:
@@ -197,8 +230,8 @@ class _ContrastBatch:
     def __init__(
         self, source: Tensor, target: Tensor, precision: Precision | None, memory: int, *, centred: bool
     ) -> None:
-        _check_embeddings(source, "source")
-        _check_embeddings(target, "target")
+        self.source, self.target = source, target
+        self.source_norm, self.target_norm = _norms(source, "source"), _norms(target, "target")
         if source.shape[1] != target.shape[1] or source.device != target.device:
             raise BayesVLMError(
                 f"source is {list(source.shape)} on {source.device} and target {list(target.shape)} on "
@@ -206,21 +239,27 @@ class _ContrastBatch:
             )
         self.precision = _resolve_precision(precision, source, target)
         self.dtype = torch.float64 if self.precision == "float64" else torch.float32
-        self.source, self.target = source, target
         self.device, self.width, self.target_count = source.device, int(source.shape[1]), len(target)
+        self.smallest_norm = float(self.source_norm.min())
         itemsize = 8 if self.dtype == torch.float64 else 4
-        # A quarter of the memory for unit targets (and their float64 form while normalising), half for the two
-        # [n, k] tiles, the rest for everything of size [n, d].
-        self.block = max(1, min(len(target), memory // 4 // (self.width * (itemsize + 16))))
-        kept = len(target) * self.width * itemsize <= memory // 4
-        self.column_tile = len(target) if kept else self.block
-        per_row = 2 * self.column_tile * itemsize + 8 * self.width * 8
-        if self.precision == "bf16":
-            per_row += 2 * self.column_tile
-        self.row_tile = max(1, min(len(source), memory // 2 // per_row))
-        self.workspace = torch.empty(2, self.row_tile * self.column_tile, dtype=self.dtype, device=self.device)
-        self.shift = self._mean_target() if centred else None
-        self.kept = self._unit_targets() if kept else None
+        # Of the memory: at most a quarter for the unit targets, a quarter for everything of size [block of rows, d]
+        # (about eight arrays, and four in float64), what is left for the two [n, k] tiles.
+        quarter = memory // 4
+        block = max(1, quarter // (self.width * (8 * itemsize + 4 * 8)))
+        size = len(target) * self.width * itemsize
+        kept = size <= quarter
+        self.column_tile = len(target) if kept else min(len(target), block)
+        left = 3 * quarter - (size if kept else quarter)
+        per_row = 2 * self.column_tile * (itemsize + (2 if self.precision == "bf16" else 0))
+        self.row_tile = max(1, min(len(source), block, left // per_row))
+        self.block = block // self.row_tile * self.row_tile  # whole tiles
+        self.kept: Tensor | None = None
+        self.shift: Tensor | None = None
+        if centred:
+            self.shift = self._mean_target()
+        if kept:
+            self.kept = self.targets(slice(None))
+        self.workspace = torch.empty(2 * self.row_tile * self.column_tile, dtype=self.dtype, device=self.device)
 
     @property
     def single_tile(self) -> bool:
@@ -231,41 +270,43 @@ class _ContrastBatch:
         for start in range(0, count, size):
             yield slice(start, min(start + size, count))
 
-    def row_tiles(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """(ghat [n, d], weights 1/|g|^2 [n])."""
-        for span in self.spans(len(self.source), self.row_tile):
-            ghat, norm = _unit(self.source[span])
-            yield ghat.to(self.dtype), norm.pow(-2).to(self.dtype)
+    def row_blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """(ghat [n, d], weights 1/|g|^2 [n]); the weights in units of the largest, which `_Sums` puts back."""
+        for span in self.spans(len(self.source), self.block):
+            norm = self.source_norm[span]
+            yield self._unit(self.source[span], norm), (self.smallest_norm / norm).square().to(self.dtype)
+
+    def row_tiles(self, count: int) -> Iterator[slice]:
+        """The rows of a block, a tile at a time."""
+        return self.spans(count, self.row_tile)
 
     def column_tiles(self, ghat: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """(columns, hhat [k, d], ghat hhat^T [n, k]); the last is a reused tile, the caller's to overwrite."""
+        """(columns, hhat [k, d], tiles [2, n, k]); the first tile is ghat hhat^T, both are the caller's to overwrite.
+
+        The tiles are reused: allocating afresh would cost as much as the arithmetic.
+        """
         for columns in self.spans(self.target_count, self.column_tile):
             hhat = self.targets(columns)
-            tile = self._tile(0, (len(ghat), len(hhat)))
+            tiles = self.workspace[: 2 * len(ghat) * len(hhat)].view(2, len(ghat), len(hhat))
             if self.precision == "bf16":
-                tile.copy_(self.product(ghat, hhat.T))
+                tiles[0] = self.product(ghat, hhat.T)
             else:
-                torch.mm(ghat, hhat.T, out=tile)
-            yield columns, hhat, tile
-
-    def second_tile(self, shape: tuple[int, ...]) -> Tensor:
-        """The other reused [n, k] tile: allocating afresh would cost as much as the arithmetic."""
-        return self._tile(1, shape)
-
-    def _tile(self, which: int, shape: tuple[int, ...]) -> Tensor:
-        return self.workspace[which, : shape[0] * shape[1]].view(shape)
+                torch.mm(ghat, hhat.T, out=tiles[0])
+            yield columns, hhat, tiles
 
     def targets(self, rows: slice | Tensor) -> Tensor:  # [k, d]
         """Unit targets, shifted; from the kept copy where there is one."""
         if self.kept is not None:
             return self.kept[rows]
-        hhat, _ = _unit(self.target[rows])
-        return (hhat if self.shift is None else hhat - self.shift).to(self.dtype)
+        hhat = self._unit(self.target[rows], self.target_norm[rows])
+        return hhat if self.shift is None else hhat.sub_(self.shift)
 
     def product(self, left: Tensor, right: Tensor) -> Tensor:
-        if self.precision == "bf16":
-            return (left.bfloat16() @ right.bfloat16()).to(self.dtype)
-        return left @ right
+        if self.precision != "bf16":
+            return left @ right
+        if self.device.type == "cuda":  # bfloat16 in, float32 out
+            return torch.mm(left.bfloat16(), right.bfloat16(), out_dtype=torch.float32)
+        return (left.bfloat16() @ right.bfloat16()).to(self.dtype)
 
     @contextmanager
     def products(self) -> Iterator[None]:
@@ -273,32 +314,23 @@ class _ContrastBatch:
         if self.device.type != "cuda":
             yield
             return
-        before = torch.backends.cuda.matmul.allow_tf32
-        torch.backends.cuda.matmul.allow_tf32 = self.precision == "tf32"
+        setting, matmul = _TF32_SETTING, torch.backends.cuda.matmul
+        before = getattr(matmul, setting.name)
+        setattr(matmul, setting.name, setting.on if self.precision == "tf32" else setting.off)
         try:
             yield
         finally:
-            torch.backends.cuda.matmul.allow_tf32 = before
+            setattr(matmul, setting.name, before)
 
     def _mean_target(self) -> Tensor:  # [d]
-        total = torch.zeros(self.width, dtype=torch.float64, device=self.device)
+        total = torch.zeros(self.width, dtype=self.dtype, device=self.device)
         for rows in self.spans(self.target_count, self.block):
-            total += _unit(self.target[rows])[0].sum(dim=0)
+            total += self.targets(rows).sum(dim=0)
         return total / self.target_count
 
-    def _unit_targets(self) -> Tensor:  # [K, d]
-        kept = torch.empty(self.target_count, self.width, dtype=self.dtype, device=self.device)
-        for rows in self.spans(self.target_count, self.block):
-            hhat, _ = _unit(self.target[rows])
-            kept[rows] = hhat if self.shift is None else hhat - self.shift
-        return kept
-
-
-def _unit(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Unit vectors [n, d] and norms [n], in float64."""
-    rows = rows.double()
-    norm = torch.linalg.vector_norm(rows, dim=1)
-    return rows / norm[:, None], norm
+    def _unit(self, rows: Tensor, norm: Tensor) -> Tensor:  # [n, d], [n] -> [n, d]
+        """Unit vectors: divided in float64 (half-precision and extreme norms are safe), kept in the products' dtype."""
+        return torch.div(rows, norm[:, None], out=torch.empty(rows.shape, dtype=self.dtype, device=self.device))
 
 
 def _resolve_precision(precision: Precision | None, source: Tensor, target: Tensor) -> Precision:
@@ -312,18 +344,22 @@ def _resolve_precision(precision: Precision | None, source: Tensor, target: Tens
     return precision
 
 
-def _check_embeddings(rows: Tensor, name: str) -> None:
+def _norms(rows: Tensor, name: str) -> Tensor:  # [n, d] -> [n]
+    """Norms in float64 of what must be embeddings with a direction."""
     if rows.ndim != 2 or not rows.is_floating_point() or rows.numel() == 0:
         raise BayesVLMError(
             f"{name} must be a non-empty floating-point matrix [rows, d], got {rows.dtype} of shape {list(rows.shape)}."
         )
-    norm = torch.linalg.vector_norm(rows.double() if rows.dtype == torch.float16 else rows, dim=1)
-    bad = torch.nonzero(~(torch.isfinite(norm) & (norm > 0))).flatten().tolist()
-    if bad:
+    parts = torch.split(rows, max(1, 2**22 // rows.shape[1]))  # half precision is widened a part at a time
+    norm = torch.cat([torch.linalg.vector_norm(part, dim=1, dtype=torch.float64) for part in parts])
+    usable = torch.isfinite(norm) & (norm > 0)
+    if not bool(usable.all()):
+        bad = torch.nonzero(~usable).flatten().tolist()
         raise BayesVLMError(
             f"{name} rows {bad[:10]}{' and more' if len(bad) > 10 else ''} are zero, NaN or Inf; "
             "an embedding needs a direction to be normalised."
         )
+    return norm
 
 
 def _checked_scale(scale: float) -> float:

@@ -122,7 +122,8 @@ class Adapter(ABC):
                 chunk = inputs[start : start + batch_size]
                 with torch.inference_mode():
                     batch = forward(chunk, start)
-                # Copied outside inference mode: a caller gets ordinary tensors, fit for training and in-place use.
+                # Copied, so that no view keeps a batch of hidden states alive, and outside inference mode, so that a
+                # caller gets ordinary tensors, fit for training and in-place use.
                 entering.append(batch.entering.to(dtype, copy=True))
                 if batch.residual is not None:
                     residuals.append(batch.residual.to(dtype, copy=True))

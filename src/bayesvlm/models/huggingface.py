@@ -50,9 +50,11 @@ class HuggingFaceAdapter(Adapter):
     half-precision encoder belongs to the same weights as one fitted in float32.
     """
 
+    model: Any
+
     def __init__(
         self,
-        model: nn.Module,
+        model: Any,
         image_processor: Any,
         tokenizer: Any,
         name: str,

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.models.quiet import brief
 
 ImageLike = Image.Image | str | os.PathLike[str] | bytes | NDArray[Any] | torch.Tensor
 
@@ -57,7 +58,8 @@ def to_rgb(image: ImageLike, label: str = "the image") -> Image.Image:
     elif isinstance(image, np.ndarray):
         rgb = _from_pixels(image, label, channels_first=False)
     elif isinstance(image, Image.Image):
-        rgb = _from_pil(image, f"{label} ({image.filename!r})" if getattr(image, "filename", "") else label)
+        filename = getattr(image, "filename", "")
+        rgb = _from_pil(image, f"{label} ({filename!r})" if filename else label)
     elif isinstance(image, bytes | bytearray | memoryview):
         rgb = _from_file(BytesIO(image), label)
     elif isinstance(image, str | os.PathLike):
@@ -92,7 +94,7 @@ def _from_file(file: str | BytesIO, label: str) -> Image.Image:
         ) from error
     except Exception as error:  # decoders raise nearly every type on damaged files
         raise BayesVLMError(
-            f"{label} is not an image that Pillow can read ({_reason(error)}); convert it to PNG or JPEG."
+            f"{label} is not an image that Pillow can read ({brief(error)}); convert it to PNG or JPEG."
         ) from error
     with opened:
         return _from_pil(opened, label)
@@ -103,7 +105,7 @@ def _from_pil(image: Image.Image, label: str) -> Image.Image:
         image.load()
     except Exception as error:  # decoders raise nearly every type on damaged files
         raise BayesVLMError(
-            f"{label} is damaged or truncated ({_reason(error)}); fetch it again or leave it out."
+            f"{label} is damaged or truncated ({brief(error)}); fetch it again or leave it out."
         ) from error
     if 0 in image.size:
         raise BayesVLMError(f"{label} is {image.width} x {image.height} pixels; an image needs at least one pixel.")
@@ -168,8 +170,3 @@ def _eight_bits(grey: NDArray[Any], label: str) -> NDArray[np.uint8]:  # [H, W]
     if low < 0 or high > 65535:
         raise BayesVLMError(f"{label} holds integers from {low} to {high}; expected 16-bit grey in 0..65535.")
     return np.rint(grey / 257).astype(np.uint8)
-
-
-def _reason(error: Exception) -> str:
-    first_line = str(error).strip().split("\n")[0].rstrip(".")
-    return first_line or type(error).__name__

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +14,15 @@ from huggingface_hub.errors import (
     HfHubHTTPError,
     HFValidationError,
     LocalEntryNotFoundError,
-    OfflineModeIsEnabled,
     RevisionNotFoundError,
 )
 from safetensors import SafetensorError, safe_open
-from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
-from transformers import __version__ as transformers_version
 
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.models.adapter import Adapter
 from bayesvlm.models.clip import CLIPAdapter
 from bayesvlm.models.huggingface import HuggingFaceAdapter
-from bayesvlm.models.quiet import quiet
+from bayesvlm.models.quiet import brief, quiet
 from bayesvlm.models.siglip import SiglipAdapter
 
 FAMILIES: dict[str, type[HuggingFaceAdapter]] = {
@@ -34,7 +32,8 @@ FAMILIES: dict[str, type[HuggingFaceAdapter]] = {
 }
 """The adapter of each `model_type` in a config.json."""
 
-_TRANSFORMERS = int(transformers_version.split(".")[0])
+_TRANSFORMERS = version("transformers")  # the package itself is imported where it is used: that takes seconds
+_MODERN = int(_TRANSFORMERS.split(".")[0]) >= 5
 _DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "spiece.model", "tokenizer.model")
 _PIXEL_FILES = ("preprocessor_config.json", "processor_config.json")
@@ -63,9 +62,9 @@ def load_adapter(
     target, precision = _device(device), _dtype(dtype)
     folder, commit = _locate(name, revision)
     family = _family(folder)
-    if family is CLIPAdapter and precision == torch.float64 and _TRANSFORMERS < 5:
+    if family is CLIPAdapter and precision == torch.float64 and not _MODERN:
         raise BayesVLMError(
-            f"CLIP cannot run in float64 with transformers {transformers_version}, which builds its attention mask in "
+            f"CLIP cannot run in float64 with transformers {_TRANSFORMERS}, which builds its attention mask in "
             "float32; install transformers 5 or later, or use float32."
         )
     with quiet():
@@ -83,14 +82,16 @@ def _device(device: str | torch.device | None) -> torch.device:
         torch.empty(0, device=chosen)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise BayesVLMError(
-            f"The device {str(device)!r} cannot be used here ({_reason(error)}); try 'cpu', or None to choose."
+            f"The device {str(device)!r} cannot be used here ({brief(error)}); try 'cpu', or None to choose."
         ) from error
     return chosen
 
 
 def _dtype(dtype: str | torch.dtype | None) -> torch.dtype:
-    chosen = torch.float32 if dtype is None else _DTYPES.get(dtype, dtype) if isinstance(dtype, str) else dtype
-    if chosen not in _DTYPES.values():
+    if dtype is None:
+        return torch.float32
+    chosen = _DTYPES.get(dtype.removeprefix("torch.")) if isinstance(dtype, str) else dtype
+    if chosen is None or chosen not in _DTYPES.values():
         raise BayesVLMError(f"The dtype {str(dtype)!r} is not supported; expected one of {', '.join(_DTYPES)}.")
     return chosen
 
@@ -140,7 +141,7 @@ def _download(name: str, revision: str | None) -> Path:
         ) from error
     except HfHubHTTPError as error:
         raise BayesVLMError(
-            f"The Hub did not hand over the model {name!r} ({_reason(error)}); "
+            f"The Hub did not hand over the model {name!r} ({brief(error)}); "
             "check the spelling, or log in with `hf auth login` if it is private."
         ) from error
 
@@ -150,7 +151,7 @@ def _safetensors_pull_request(name: str) -> str | None:
     try:
         offers = HfApi().get_repo_discussions(name, author="SFconvertbot", discussion_type="pull_request")
         return next((offer.git_reference for offer in offers if "safetensors" in offer.title), None)
-    except (HfHubHTTPError, OfflineModeIsEnabled):
+    except Exception:  # offline, or anything else the network does: that the pickle is refused is what matters
         return None
 
 
@@ -162,7 +163,7 @@ def _family(folder: Path) -> type[HuggingFaceAdapter]:
     try:
         model_type = json.loads(path.read_text(encoding="utf-8")).get("model_type")
     except (ValueError, AttributeError) as error:
-        raise BayesVLMError(f"{str(path)!r} is not a JSON object ({_reason(error)}); fetch it again.") from error
+        raise BayesVLMError(f"{str(path)!r} is not a JSON object ({brief(error)}); fetch it again.") from error
     if model_type not in FAMILIES:
         raise BayesVLMError(
             f"{str(path)!r} says model_type {model_type!r}, which has no adapter; supported are {', '.join(FAMILIES)}."
@@ -194,7 +195,7 @@ def _require_weights(folder: Path) -> None:
                 pass
         except (SafetensorError, OSError) as error:
             raise BayesVLMError(
-                f"The weights {str(file)!r} are damaged or truncated ({_reason(error)}); fetch them again."
+                f"The weights {str(file)!r} are damaged or truncated ({brief(error)}); fetch them again."
             ) from error
 
 
@@ -203,13 +204,15 @@ def _load_weights(folder: Path) -> Any:
 
     `transformers` fills what is missing with random numbers and carries on; a posterior over those means nothing.
     """
+    from transformers import AutoModel
+
     try:
         model, report = AutoModel.from_pretrained(
             folder, use_safetensors=True, local_files_only=True, output_loading_info=True
         )
     except Exception as error:  # a malformed config or shard raises nearly every type
         raise BayesVLMError(
-            f"The model in {str(folder)!r} could not be built from its config.json and weights ({_reason(error)}); "
+            f"The model in {str(folder)!r} could not be built from its config.json and weights ({brief(error)}); "
             "fetch them again, and keep files of different models apart."
         ) from error
     absent = sorted(report["missing_keys"]) + sorted(str(key) for key in report["mismatched_keys"])
@@ -223,6 +226,8 @@ def _load_weights(folder: Path) -> Any:
 
 
 def _load_tokenizer(folder: Path) -> Any:
+    from transformers import AutoTokenizer
+
     try:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except ImportError as error:
@@ -231,23 +236,21 @@ def _load_tokenizer(folder: Path) -> Any:
         ) from error
     except Exception as error:  # tokenizer files are parsed by several libraries, each with errors of its own
         raise BayesVLMError(
-            f"The tokenizer in {str(folder)!r} could not be loaded ({_reason(error)}); "
+            f"The tokenizer in {str(folder)!r} could not be loaded ({brief(error)}); "
             "copy its files again from where the model was published."
         ) from error
 
 
 def _load_image_processor(folder: Path) -> Any:
     """The Pillow version, on every machine: the torchvision one resizes slightly differently."""
-    pillow = {"backend": "pil"} if _TRANSFORMERS >= 5 else {"use_fast": False}
+    from transformers import AutoImageProcessor
+
+    pillow = {"backend": "pil"} if _MODERN else {"use_fast": False}
+    load: Any = AutoImageProcessor.from_pretrained  # untyped
     try:
-        return AutoImageProcessor.from_pretrained(folder, local_files_only=True, **pillow)
+        return load(folder, local_files_only=True, **pillow)
     except Exception as error:  # a malformed file raises nearly every type
         raise BayesVLMError(
-            f"The image processor in {str(folder)!r} could not be loaded ({_reason(error)}); "
+            f"The image processor in {str(folder)!r} could not be loaded ({brief(error)}); "
             "copy preprocessor_config.json again from where the model was published."
         ) from error
-
-
-def _reason(error: Exception) -> str:
-    first_line = str(error).strip().split("\n")[0].rstrip(".")
-    return first_line or type(error).__name__

@@ -1,16 +1,17 @@
-"""Keeping `transformers` from talking over the caller."""
+"""Keeping other libraries from talking over the caller."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-from transformers.utils import logging
+from importlib import import_module
+from typing import Any
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
     """No progress bars or warnings of `transformers` in this block; its settings are put back afterwards."""
+    logging: Any = import_module("transformers.utils.logging")  # here, because it takes seconds
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -20,3 +21,8 @@ def quiet() -> Iterator[None]:
         logging.set_verbosity(verbosity)
         if bars:
             logging.enable_progress_bar()
+
+
+def brief(error: Exception) -> str:
+    """The first line of another library's complaint, to quote inside a sentence of ours."""
+    return str(error).strip().split("\n")[0].rstrip(".") or type(error).__name__

@@ -28,6 +28,7 @@ _TRANSFORMER = {"num_hidden_layers": 2, "num_attention_heads": 4}
 _CLIP_MEAN, _CLIP_STD = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
 
 
+@quiet()
 def save_tiny_clip(folder: str | Path, seed: int = 0) -> Path:
     """A CLIP of 32-pixel images, with a byte-level BPE tokenizer that can write any text; returns the folder."""
     folder = Path(folder)
@@ -40,7 +41,7 @@ def save_tiny_clip(folder: str | Path, seed: int = 0) -> Path:
         vision_config=vision | _TRANSFORMER,
         projection_dim=24,
     )
-    _save_random(CLIPModel(config), folder, seed, logit_scale=math.log(100))
+    _save_random(CLIPModel, config, folder, seed, logit_scale=math.log(100))
     _write(
         folder / "preprocessor_config.json",
         {
@@ -61,6 +62,7 @@ def save_tiny_clip(folder: str | Path, seed: int = 0) -> Path:
     return folder
 
 
+@quiet()
 def save_tiny_siglip(folder: str | Path, seed: int = 0) -> Path:
     """A SigLIP of 32-pixel images with a Gemma tokenizer, as SigLIP 2 is published at a fixed resolution."""
     folder = Path(folder)
@@ -68,7 +70,7 @@ def save_tiny_siglip(folder: str | Path, seed: int = 0) -> Path:
     config = SiglipConfig(
         text_config=_siglip_text(_save_gemma_tokenizer(folder, "SiglipProcessor")), vision_config=vision | _TRANSFORMER
     )
-    _save_random(SiglipModel(config), folder, seed, logit_scale=math.log(110), logit_bias=-12.9)
+    _save_random(SiglipModel, config, folder, seed, logit_scale=math.log(110), logit_bias=-12.9)
     _write(
         folder / "preprocessor_config.json",
         _siglip_pixels("SiglipImageProcessor")
@@ -77,6 +79,7 @@ def save_tiny_siglip(folder: str | Path, seed: int = 0) -> Path:
     return folder
 
 
+@quiet()
 def save_tiny_siglip2(folder: str | Path, seed: int = 0) -> Path:
     """A SigLIP 2 NaFlex: up to 16 patches of 16 pixels, in the aspect ratio of the image."""
     folder = Path(folder)
@@ -84,7 +87,7 @@ def save_tiny_siglip2(folder: str | Path, seed: int = 0) -> Path:
     config = Siglip2Config(
         text_config=_siglip_text(_save_gemma_tokenizer(folder, "Siglip2Processor")), vision_config=vision | _TRANSFORMER
     )
-    _save_random(Siglip2Model(config), folder, seed, logit_scale=math.log(110), logit_bias=-16.5)
+    _save_random(Siglip2Model, config, folder, seed, logit_scale=math.log(110), logit_bias=-16.5)
     _write(
         folder / "preprocessor_config.json",
         _siglip_pixels("Siglip2ImageProcessor")
@@ -118,8 +121,10 @@ def _siglip_pixels(image_processor: str) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def _save_random(model: Any, folder: Path, seed: int, **scalars: float) -> None:
-    """Fill every parameter from its own generator, in the order of the names, and save as safetensors."""
+def _save_random(family: Any, config: Any, folder: Path, seed: int, **scalars: float) -> None:
+    """Fill every parameter from a generator, in the order of the names, and save as safetensors."""
+    with torch.random.fork_rng(devices=[]):  # the family draws weights of its own, which are then overwritten
+        model = family(config)
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in sorted(model.named_parameters()):
         if name in scalars:
@@ -131,8 +136,7 @@ def _save_random(model: Any, folder: Path, seed: int, **scalars: float) -> None:
         else:
             centre = 1.0 if name.endswith("weight") else 0.0  # the gain of a layer norm, or a bias
             parameter.copy_(centre + 0.2 * noise)
-    with quiet():
-        model.save_pretrained(folder)
+    model.save_pretrained(folder)
 
 
 def _save_clip_tokenizer(folder: Path) -> dict[str, int]:
@@ -170,7 +174,7 @@ def _save_clip_tokenizer(folder: Path) -> dict[str, int]:
 
 
 def _save_gemma_tokenizer(folder: Path, processor: str) -> dict[str, int]:
-    """tokenizer.json and the two configurations, as in `google/siglip2-base-patch16-224`: BPE with bytes to fall back on."""
+    """tokenizer.json and the two configurations, as in `google/siglip2-base-patch16-224`: BPE, or bytes."""
     special = {f"{name}_token": f"<{name}>" for name in ("pad", "eos", "bos", "unk", "mask")}
     merges = [("p", "h"), ("ph", "o"), ("t", "o"), ("pho", "to"), ("o", "f"), ("▁", "a")]
     letters = [*"▁abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.,'-"]
