@@ -335,7 +335,9 @@ class BayesVLM:
                     skip -= min(skip, taken)
                 closed = estimator.pairs_closed
                 if len(texts):
-                    estimator.update(self.image_features(images), self.text_features(texts))
+                    estimator.update(
+                        self.image_features(images, progress=False), self.text_features(texts, progress=False)
+                    )
                     advance(len(texts))
                 if path and estimator.pairs_closed > closed:
                     save_checkpoint(path, estimator, run)
@@ -452,13 +454,13 @@ class BayesVLM:
         """Activations of images; Features pass through."""
         if isinstance(inputs, Features):
             return inputs.to(self.device)
-        return self._encoder("images").encode_images(inputs, progress=bool(progress))
+        return self._encoder("images").encode_images(inputs, progress=progress)
 
-    def text_features(self, inputs: Any) -> Features:
+    def text_features(self, inputs: Any, *, progress: bool | None = None) -> Features:
         """Activations of texts; Features pass through."""
         if isinstance(inputs, Features):
             return inputs.to(self.device)
-        return self._encoder("texts").encode_texts(inputs)
+        return self._encoder("texts").encode_texts(inputs, progress=progress)
 
     def _encoder(self, what: str) -> Adapter:
         if self.adapter is None:

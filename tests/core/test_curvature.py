@@ -163,14 +163,17 @@ def test_float32_saturated_on_a_target_that_is_not_the_match() -> None:
     assert_close(infonce_curvature(source, target, 100.0, torch.arange(128)), expected, 1e-3)
 
 
-def test_float32_saturated_among_duplicate_targets() -> None:
-    """Captions repeat in web data: a row saturated on two equal targets has the curvature of one."""
+def test_saturated_among_duplicate_targets() -> None:
+    """Captions repeat in web data. A row saturated on two equal targets has the curvature of one: float64 has it, and
+    float32 is off by rounding of the terms that cancel (t^2 for each row), not by more."""
     target = unit(normal(64, 32, seed=6)).float()
     source = (0.6 * target + 0.02 * normal(64, 32, seed=7)).float()
     twice = torch.cat([target, target])
     expected = shifted_ggn(source, twice, 30.0)
     assert_close(infonce_curvature(source.double(), twice.double(), 30.0), expected, 1e-9, "float64")
-    assert_close(infonce_curvature(source, twice, 30.0), expected, 1e-3, "float32")
+    gap = infonce_curvature(source, twice, 30.0) - expected
+    cancelling = float((30.0 / source.double().norm(dim=1)).square().sum())
+    assert float(gap.norm()) < 1e-7 * cancelling
 
 
 def test_extreme_temperature() -> None:

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
-# Some virtual machines announce AMX and then trap on it; oneDNN reads this at its first bfloat16 product.
-os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
-
 import contextlib
 import io
 import json

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from torch import Tensor
 
 from bayesvlm.artifacts.card import model_card
 from bayesvlm.artifacts.files import read_safetensors, write_together
-from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.core.errors import BayesVLMError, check_choice, check_positive
 from bayesvlm.core.estimation import TOWERS, Loss, Tower
 from bayesvlm.core.evidence import Structure, solve_prior_precision
 from bayesvlm.core.factors import KroneckerFactors
@@ -34,6 +33,13 @@ from bayesvlm.core.projection import Projection
 SCHEMA = 1
 TENSORS, CONFIG, CARD, PROJECTIONS = "posterior.safetensors", "config.json", "README.md", "projections.safetensors"
 LamSource = Literal["evidence", "given"]
+_CHOICES = {
+    "loss": ("infonce", "sigmoid"),
+    "lam_source": ("evidence", "given"),
+    "structure": ("damped", "exact"),
+    "covariance": ("diagonal", "full"),
+    "link": ("probit", "centred", "mc"),
+}
 
 
 @dataclass(frozen=True)
@@ -93,8 +99,9 @@ class SavedPosterior:
         if not folder.is_dir():
             raise BayesVLMError(f"{folder} is not a folder; a saved posterior is one, with {TENSORS} and {CONFIG}.")
         raw = _read_config(folder / CONFIG)
+        config = _config_from(raw, folder / CONFIG)
         tensors = read_safetensors(folder / TENSORS)
-        factors = {tower: _factors_from(tensors, tower, raw, folder) for tower in TOWERS}
+        factors = {tower: _factors_from(tensors, tower, raw["pairs"][tower], folder) for tower in TOWERS}
         digest = hashlib.sha256((folder / TENSORS).read_bytes()).hexdigest()
         if digest != raw["tensors_sha256"]:
             raise BayesVLMError(
@@ -102,7 +109,7 @@ class SavedPosterior:
                 f"{raw['tensors_sha256'][:12]}...); one was changed or a save was cut off: fit or copy it again."
             )
         projections = _load_projections(folder / PROJECTIONS) if (folder / PROJECTIONS).exists() else None
-        return cls(factors, _config_from(raw, folder), projections)
+        return cls(factors, config, projections)
 
     def merge(self, *others: SavedPosterior) -> SavedPosterior:
         """All the pairs together. Every posterior must be for the same projections and the same loss."""
@@ -160,14 +167,12 @@ def _factor_tensors(factors: Mapping[Tower, KroneckerFactors]) -> dict[str, Tens
     }
 
 
-def _factors_from(
-    tensors: Mapping[str, Tensor], tower: Tower, config: Mapping[str, Any], folder: Path
-) -> KroneckerFactors:
+def _factors_from(tensors: Mapping[str, Tensor], tower: Tower, pairs: int, folder: Path) -> KroneckerFactors:
     missing = [name for name in (f"{tower}.A", f"{tower}.B") if name not in tensors]
     if missing:
         raise BayesVLMError(f"{folder / TENSORS} has no tensor {' or '.join(missing)}; it is not a saved posterior.")
     try:
-        return KroneckerFactors(tensors[f"{tower}.A"], tensors[f"{tower}.B"], config["pairs"][tower])
+        return KroneckerFactors(tensors[f"{tower}.A"], tensors[f"{tower}.B"], pairs)
     except BayesVLMError as error:
         raise BayesVLMError(f"{folder / TENSORS}, {tower} tower: {error}") from None
 
@@ -206,18 +211,28 @@ def _read_config(path: Path) -> dict[str, Any]:
     return dict(raw)
 
 
-def _config_from(raw: Mapping[str, Any], folder: Path) -> PosteriorConfig:
+def _config_from(raw: Mapping[str, Any], path: Path) -> PosteriorConfig:
+    """The configuration in `raw`, every entry present and possible."""
     names = PosteriorConfig.__dataclass_fields__
+    missing = [name for name in (*names, "pairs", "tensors_sha256") if name not in raw]
+    if missing:
+        raise BayesVLMError(f"{path} has no entry {missing[0]!r}; it is incomplete, fit or copy the posterior again.")
     try:
-        config = PosteriorConfig(**{name: raw[name] for name in names})
-    except KeyError as missing:
-        raise BayesVLMError(
-            f"{folder / CONFIG} has no entry {missing}; it is incomplete, fit or copy it again."
-        ) from None
-    for name, value in {"tau": config.tau, **{f"lam of the {t} tower": config.lam.get(t) for t in TOWERS}}.items():
-        if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
-            raise BayesVLMError(f"{folder / CONFIG}: {name} is {value!r}; it must be a finite number above zero.")
-    return config
+        for name, known in _CHOICES.items():
+            check_choice(name, raw[name], known)
+        check_positive("tau", raw["tau"])
+        for tower in TOWERS:
+            check_positive(f"lam of the {tower} tower", raw["lam"][tower])
+            if not isinstance(raw["pairs"][tower], int) or raw["pairs"][tower] < 1:
+                raise BayesVLMError(f"pairs of the {tower} tower is {raw['pairs'][tower]!r}; it must be 1 or more.")
+        hashes = raw["weights"]
+        if hashes is not None and not (isinstance(hashes, dict) and isinstance(hashes.get("float32"), str)):
+            raise BayesVLMError("weights must hold the projections' hashes by dtype, float32 among them.")
+    except BayesVLMError as error:
+        raise BayesVLMError(f"{path}: {error}") from None
+    except (KeyError, TypeError) as error:
+        raise BayesVLMError(f"{path}: lam and pairs need an entry for each tower, image and text ({error}).") from None
+    return PosteriorConfig(**{name: raw[name] for name in names})
 
 
 def _short(values: Sequence[object]) -> str:

@@ -51,7 +51,9 @@ def demo(
         validation, held_out = slice(pairs, pairs + 120), slice(pairs + 120, None)
         grid = vlm.tune(images[validation], labels[validation], classes)
         if grid.at_edge:
-            remark(f"            the best tau, {grid.best.tau:g}, is an end of the grid: random weights deserve no trust")
+            remark(
+                f"            the best tau, {grid.best.tau:g}, is an end of the grid: random weights deserve no trust"
+            )
         remark("3. save     safetensors + json + model card; load it back, checked against the model's weights")
         vlm = BayesVLM.from_pretrained(vlm.save_pretrained(Path(folder) / "posterior"), device="cpu")
         remark("4. classify 120 held-out drawings, plain and Bayesian\n")

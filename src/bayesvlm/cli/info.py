@@ -12,7 +12,8 @@ from bayesvlm.cli.output import emit, table
 if TYPE_CHECKING:
     from bayesvlm.core.factors import KroneckerFactors
 
-TAUS = (1.0, 4.0)  # the paper's two defaults
+TAUS = (1.0, 4.0)  # of the first release and of the paper's experiments
+CHOICES = (("evidence", "damped"), ("evidence", "exact"), ("official", "damped"))
 
 
 def info(
@@ -61,7 +62,7 @@ def info(
         "provenance": config.provenance,
         "towers": towers,
     }
-    weights = (result["weights"] or "not tied to any")[:16]
+    weights = (config.weights or {"float32": "not tied to any"})["float32"][:16]
     head = [
         f"posterior {folder}",
         f"model {config.model or 'not named'}, weights {weights}, loss {config.loss}",
@@ -71,14 +72,13 @@ def info(
 
 
 def _tower(factors: KroneckerFactors, norm_squared: float | None, lam: float) -> dict[str, Any]:
-    from bayesvlm.core.evidence import implied_weight_norm_squared, solve_prior_precision
+    from bayesvlm.core.evidence import implied_weight_norm_squared
 
     alpha, beta = factors.A_spectrum.values, factors.B_spectrum.values
     source = "recorded or given"
     if norm_squared is None:
         norm_squared = implied_weight_norm_squared(alpha, beta, lam)
         source = "implied by lam at tau = 1 under the official objective"
-    choices = (("evidence", "damped"), ("evidence", "exact"), ("official", "damped"))
     return {
         "pairs": factors.n,
         "p": len(alpha),
@@ -89,17 +89,23 @@ def _tower(factors: KroneckerFactors, norm_squared: float | None, lam: float) ->
         "eigenvalues_B": [float(beta[0]), float(beta[-1])],
         "weight_norm_squared": norm_squared,
         "weight_norm_squared_source": source,
-        "lam": [
-            {
-                "tau": tau,
-                "objective": objective,
-                "structure": structure,
-                "lam": solve_prior_precision(alpha, beta, norm_squared, tau, structure, objective),  # type: ignore[arg-type]
-            }
-            for tau in TAUS
-            for objective, structure in choices
-        ],
+        "lam": [_solved(factors, norm_squared, tau, *choice) for tau in TAUS for choice in CHOICES],
     }
+
+
+def _solved(
+    factors: KroneckerFactors, norm_squared: float, tau: float, objective: str, structure: str
+) -> dict[str, Any]:
+    """One row of the table; lam is None where the objective has no maximum (the official one, on singular factors)."""
+    from bayesvlm.core.errors import BayesVLMError
+    from bayesvlm.core.evidence import solve_prior_precision
+
+    spectra = factors.A_spectrum.values, factors.B_spectrum.values
+    try:
+        lam = solve_prior_precision(*spectra, norm_squared, tau, structure, objective)  # type: ignore[arg-type]
+    except BayesVLMError:
+        lam = None
+    return {"tau": tau, "objective": objective, "structure": structure, "lam": lam}
 
 
 def _factor_table(towers: dict[str, Any], config: Any) -> Any:
@@ -122,7 +128,8 @@ def _lam_tables(towers: dict[str, Any]) -> list[Any]:
     rows = []
     for index, line in enumerate(towers["image"]["lam"]):
         label = f"tau = {line['tau']:g}, {line['objective']}, {line['structure']}"
-        rows.append([label, *(f"{towers[tower]['lam'][index]['lam']:.6g}" for tower in towers)])
+        solved = [towers[tower]["lam"][index]["lam"] for tower in towers]
+        rows.append([label, *("no maximum" if lam is None else f"{lam:.6g}" for lam in solved)])
     norms = ", ".join(f"{tower} {towers[tower]['weight_norm_squared']:.6g}" for tower in towers)
     sources = {towers[tower]["weight_norm_squared_source"] for tower in towers}
     return [

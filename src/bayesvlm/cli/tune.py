@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.table import Table
 
 from bayesvlm.cli.options import Device, Json, Model, Strict, Template
 from bayesvlm.cli.output import emit, remark, table
@@ -62,7 +63,7 @@ def tune(
         "skipped": skipped.reasons,
     }
     rows = [[f"{p.tau:.4g}", f"{p.nlpd:.4f}", f"{p.lam['image']:.5g}", f"{p.lam['text']:.5g}"] for p in grid]
-    text = [
+    text: list[str | Table] = [
         table("validation NLPD", ["tau", "NLPD", "lam image", "lam text"], rows),
         f"tau = {best.tau:.4g} (was {before:g}), NLPD {best.nlpd:.4f} on {len(labels)} images; saved to {posterior}",
     ]

@@ -46,6 +46,11 @@ def prob_cosine(x: GaussianEmbeddings, y: GaussianEmbeddings) -> CosineMoments:
         raise BayesVLMError(
             f"The embeddings are {x.mean.shape[1]} and {y.mean.shape[1]} wide; both towers must map to one space."
         )
+    if (x.mean.dtype, x.mean.device) != (y.mean.dtype, y.mean.device):
+        raise BayesVLMError(
+            f"The embeddings are {x.mean.dtype} on {x.mean.device} and {y.mean.dtype} on {y.mean.device}; "
+            "bring both to one dtype and device first."
+        )
     mean = (x.mean / x.expected_norm[:, None]) @ (y.mean / y.expected_norm[:, None]).T
     if isinstance(x.covariance, SharedCovariance) and isinstance(y.covariance, SharedCovariance):
         left, right = variance_factors(x, y)

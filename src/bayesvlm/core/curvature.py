@@ -14,7 +14,9 @@ form `E[h h^T] - m m^T` loses:
 
       C_i = sum_{k != a} pi_ik h_k h_k^T - e_i h_a h_a^T - v_i (h_a + v_i/2)^T - (h_a + v_i/2) v_i^T
 
-  so a saturated softmax (e_i -> 0) keeps its relative accuracy, whether the model is confidently right or wrong.
+  so a softmax that saturates on one target (e_i -> 0) keeps its relative accuracy, whether that target is the match
+  or not. (On several equal targets it does in float64; in float32 its terms cancel to about 1e-8 of t^2, which is
+  nothing beside any row that is not saturated.)
 
 Sigmoid. `Lambda_i = t^2/K sum_j sigma(a_ij) sigma(-a_ij) hhat_j hhat_j^T`, even in the label's sign: two products.
 """

@@ -10,11 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-import torch
 from torch import Tensor
 
 from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.core.features import Index
+from bayesvlm.core.features import Index, row_index
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,15 +104,18 @@ class GaussianEmbeddings:
             raise BayesVLMError(
                 f"mean is {list(mean.shape)} and variance {list(variance.shape)}; both must be the same [N, d]."
             )
-        return cls(mean, ItemCovariance(variance))
+        embeddings = cls(mean, ItemCovariance(variance))
+        if not bool((embeddings.expected_norm > 0).all()):
+            raise BayesVLMError(
+                "An embedding has mean zero and variance zero (or NaN); it has no direction to compare."
+            )
+        return embeddings
 
     def __len__(self) -> int:
         return int(self.mean.shape[0])
 
     def __getitem__(self, index: Index) -> GaussianEmbeddings:
-        if isinstance(index, int):
-            index = slice(index, index + 1 or None)
-        rows = index if isinstance(index, slice) else torch.as_tensor(index, device=self.mean.device)
+        rows = row_index(index, len(self), self.mean.device)
         stored = None if self.stored is None else (self.stored[0], self.stored[1][rows])
         return GaussianEmbeddings(self.mean[rows], self.covariance[rows], stored)
 

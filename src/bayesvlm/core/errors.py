@@ -1,6 +1,7 @@
 """The one exception raised for mistakes a user can mend, and the two checks that many raise it from."""
 
 import math
+from numbers import Real
 
 
 class BayesVLMError(ValueError):
@@ -13,7 +14,7 @@ class BayesVLMError(ValueError):
 
 def check_positive(name: str, value: float) -> float:
     """`value` as a float, if it is a finite number above zero."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value) or value <= 0:
         raise BayesVLMError(f"{name}={value!r}; it must be a finite number above zero.")
     return float(value)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bayesvlm.core.curvature import DEFAULT_MEMORY, Precision, infonce_curvature, sigmoid_curvature
-from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.core.errors import BayesVLMError, check_choice, check_positive
 from bayesvlm.core.factors import KroneckerFactors
 from bayesvlm.core.features import Features
 from bayesvlm.core.projection import Projection
@@ -53,6 +53,15 @@ class FactorEstimator:
     def __post_init__(self) -> None:
         if self.negatives < 2:
             raise BayesVLMError(f"negatives={self.negatives}; a contrast batch needs at least 2 pairs.")
+        check_choice("loss", self.loss, ("infonce", "sigmoid"))
+        check_choice("normalise", self.normalise, ("paper", "sum"))
+        check_positive("scale", self.scale)
+        if self.image.embedding_width != self.text.embedding_width:
+            raise BayesVLMError(
+                f"The towers' embeddings are {self.image.embedding_width} and {self.text.embedding_width} wide; "
+                "both must map to one space."
+            )
+        self.closed, self.recent = dict(self.closed), dict(self.recent)
 
     @property
     def pairs_closed(self) -> int:
@@ -61,19 +70,23 @@ class FactorEstimator:
 
     @property
     def pairs_seen(self) -> int:
-        return self.pairs_closed + sum(map(len, self._pending["image"]))
+        return self.pairs_closed + self._pending_pairs
 
     @torch.no_grad()
     def update(self, images: Features, texts: Features) -> None:
         """Take a batch of pairs; row i of one belongs to row i of the other."""
         if len(images) != len(texts):
             raise BayesVLMError(f"A batch has {len(images)} images and {len(texts)} texts; pairs need equally many.")
-        while len(images):
-            room = self.negatives - sum(map(len, self._pending["image"]))
-            self._collect("image", images[:room])
-            self._collect("text", texts[:room])
-            images, texts = images[room:], texts[room:]
-            if sum(map(len, self._pending["image"])) == self.negatives:
+        embeddings = {"image": self.image.embed(images), "text": self.text.embed(texts)}  # both, before either counts
+        inputs = {"image": self.image.inputs(images), "text": self.text.inputs(texts)}
+        while len(inputs["image"]):
+            room = self.negatives - self._pending_pairs
+            for tower in TOWERS:
+                self._pending[tower].append(embeddings[tower][:room])
+                phi = inputs[tower][:room].double()
+                self._pending_gram[tower] = self._pending_gram.get(tower, 0) + phi.T @ phi
+                embeddings[tower], inputs[tower] = embeddings[tower][room:], inputs[tower][room:]
+            if self._pending_pairs == self.negatives:
                 self._close()
 
     @torch.no_grad()
@@ -88,12 +101,9 @@ class FactorEstimator:
             self._close()
         return dict(self.closed)
 
-    def _collect(self, tower: Tower, features: Features) -> None:
-        projection: Projection = getattr(self, tower)
-        self._pending[tower].append(projection.embed(features))
-        phi = projection.inputs(features).double()
-        gram = phi.T @ phi
-        self._pending_gram[tower] = self._pending_gram[tower] + gram if tower in self._pending_gram else gram
+    @property
+    def _pending_pairs(self) -> int:
+        return sum(map(len, self._pending["image"]))
 
     def _close(self) -> None:
         own = {tower: torch.cat(self._pending[tower]) for tower in TOWERS}

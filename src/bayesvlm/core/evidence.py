@@ -56,7 +56,9 @@ def solve_prior_precision(
     """`optimal_prior_precision` from eigenvalues already at hand."""
     if not (math.isfinite(weight_norm_squared) and weight_norm_squared > 0):
         raise BayesVLMError(f"|W|^2 = {weight_norm_squared}; the evidence needs a projection that is not zero.")
-    check_positive("tau", tau)
+    for name, values in (("alpha", alpha), ("beta", beta)):
+        if not bool((torch.isfinite(values) & (values >= 0)).all()):
+            raise BayesVLMError(f"The eigenvalues {name} hold negative numbers, NaN or Inf; take them from `spectrum`.")
     arguments = (alpha.double(), beta.double(), weight_norm_squared, tau, structure, objective)
 
     def slope(log_lam: float) -> float:
@@ -93,7 +95,7 @@ def log_evidence(
     """The objective itself, without its constant."""
     p, d, lam = len(alpha), len(beta), math.exp(log_lam)
     prior = -lam / 2 * weight_norm_squared + p * d / 2 * log_lam
-    _check_options(structure, objective)
+    _check_options(structure, objective, tau)
     if structure == "exact":
         return prior - float(torch.log(tau * torch.outer(alpha, beta) + lam).sum()) / 2
     logdet_A = float(torch.log(math.sqrt(tau) * alpha + math.sqrt(lam)).sum())
@@ -114,7 +116,7 @@ def evidence_slope(
 ) -> float:
     """d log_evidence / d log_lam. For the evidence P/2 is folded into the sums, so that nothing cancels."""
     p, d, lam = len(alpha), len(beta), math.exp(log_lam)
-    _check_options(structure, objective)
+    _check_options(structure, objective, tau)
     if structure == "exact":
         curvature = tau * torch.outer(alpha, beta)
         return float((curvature / (curvature + lam)).sum()) / 2 - lam * weight_norm_squared / 2
@@ -138,7 +140,8 @@ def implied_weight_norm_squared(
     return 2 * evidence_slope(math.log(lam), alpha, beta, 0.0, tau, objective="official") / lam
 
 
-def _check_options(structure: str, objective: str) -> None:
+def _check_options(structure: str, objective: str, tau: float) -> None:
+    check_positive("tau", tau)
     check_choice("structure", structure, ("damped", "exact"))
     check_choice("objective", objective, ("evidence", "official"))
     if objective == "official" and structure == "exact":

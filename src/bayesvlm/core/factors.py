@@ -109,4 +109,5 @@ def spectrum(matrix: Tensor, name: str) -> Spectrum:
             f"Factor {name} is indefinite: its eigenvalues run from {smallest:.3g} to {largest:.3g}, and a curvature "
             "factor has none below zero beyond rounding; it was not estimated as a Gauss-Newton sum."
         )
-    return Spectrum(values.clamp_min(0.0), vectors)
+    noise = len(values) * torch.finfo(values.dtype).eps * max(largest, 0.0)
+    return Spectrum(torch.where(values > noise, values, 0.0), vectors)

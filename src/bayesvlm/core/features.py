@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, SupportsIndex
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from bayesvlm.core.errors import BayesVLMError
 
-Index = int | slice | Sequence[int] | Tensor
+Index = SupportsIndex | slice | Sequence[int] | Tensor | np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,11 +51,7 @@ class Features:
 
     def __getitem__(self, index: Index) -> Features:
         """The chosen rows, still two-dimensional: an integer gives Features of length one."""
-        if isinstance(index, int):
-            if not -len(self) <= index < len(self):
-                raise IndexError(f"row {index} of Features with {len(self)} rows")  # what iteration expects
-            index = slice(index, index + 1 or None)
-        rows = index if isinstance(index, slice) else torch.as_tensor(index, device=self.activations.device)
+        rows = row_index(index, len(self), self.activations.device)
         return Features(self.activations[rows], None if self.residual is None else self.residual[rows])
 
     def to(self, *args: Any, **kwargs: Any) -> Features:
@@ -71,11 +69,30 @@ class Features:
             raise BayesVLMError(
                 f"{len(residuals)} of {len(parts)} batches of features carry a residual; either all or none must."
             )
+        widths = sorted({int(part.activations.shape[1]) for part in parts})
+        if len(widths) > 1:
+            raise BayesVLMError(f"The features are {widths} wide; only features of one tower can be concatenated.")
         return Features(torch.cat([part.activations for part in parts]), torch.cat(residuals) if residuals else None)
 
 
+def row_index(index: Index, count: int, device: torch.device) -> slice | Tensor:
+    """Any way of choosing rows (integer, slice, list, mask, array) as one that keeps two dimensions."""
+    if isinstance(index, slice):
+        return index
+    if not isinstance(index, Sequence) and not (isinstance(index, Tensor | np.ndarray) and index.ndim):
+        row = operator.index(index)  # int, numpy integer, tensor without dimensions
+        if not -count <= row < count:
+            raise IndexError(f"row {row} of {count}")  # what iteration expects
+        return slice(row, row + 1 or None)
+    return torch.as_tensor(index if len(index) else torch.empty(0, dtype=torch.long), device=device)
+
+
 def _finite_matrix(value: Any, name: str, shape: str) -> Tensor:
-    tensor = value if isinstance(value, Tensor) else torch.as_tensor(value)
+    try:
+        tensor = torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        reason = f"{type(value).__name__}: {error}".splitlines()[0]
+        raise BayesVLMError(f"{name} must be a floating-point matrix {shape}, got something else ({reason}).") from None
     if tensor.ndim != 2 or not tensor.is_floating_point():
         raise BayesVLMError(
             f"{name} must be a floating-point matrix {shape}, got {tensor.dtype} of shape {list(tensor.shape)}."

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from bayesvlm.core.cosine import CosineMoments
-from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.core.errors import BayesVLMError, check_positive
 from bayesvlm.core.features import Features
 from bayesvlm.core.posterior import Posterior
 
@@ -142,6 +142,7 @@ def entropy(probs: Tensor) -> Tensor:  # [..., C] -> [...]
 
 def _scaled_softmax(moments: CosineMoments, scale: float, *, centred: bool) -> Tensor:  # [N, C]
     """softmax(E / sqrt(1/t^2 + pi/8 V)), a block of rows at a time so that it stays in the processor's cache."""
+    check_positive("scale", scale)
     mean, variance = moments.mean, moments.variance
     probs = torch.empty_like(mean)
     floor = torch.tensor(scale**-2, dtype=mean.dtype, device=mean.device)

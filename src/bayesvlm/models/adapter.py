@@ -5,19 +5,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from PIL import Image
 from torch import Tensor, nn
 
 from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.core.estimation import Loss
 from bayesvlm.core.features import Features
 from bayesvlm.core.projection import Projection
 from bayesvlm.models.images import ImageLike, as_images, to_rgb
 from bayesvlm.progress import progress_bar
-
-Loss = Literal["infonce", "sigmoid"]
 
 
 class Activations(NamedTuple):
@@ -77,7 +76,7 @@ class Adapter(ABC):
         """The model's own embeddings and logits, from its own forward pass, in one batch."""
 
     def encode_images(
-        self, images: ImageLike | Iterable[ImageLike], batch_size: int = 64, progress: bool = False
+        self, images: ImageLike | Iterable[ImageLike], batch_size: int = 64, progress: bool | None = None
     ) -> Features:
         """The activations of one image or many, and their residual where the tower adds one.
 
@@ -86,7 +85,7 @@ class Adapter(ABC):
         Args:
             images: anything `bayesvlm.models.images.to_rgb` reads, one or an iterable, or a 4-D batch of pixels.
             batch_size: how many images go through the model at once.
-            progress: show a progress bar.
+            progress: show a bar; None shows one on a terminal.
 
         Raises:
             BayesVLMError: naming the place in the list, and the path, of an image that cannot be read.
@@ -97,7 +96,7 @@ class Adapter(ABC):
 
         return self._encode(as_images(images), forward, batch_size, progress, "images")
 
-    def encode_texts(self, texts: str | Iterable[str], batch_size: int = 256, progress: bool = False) -> Features:
+    def encode_texts(self, texts: str | Iterable[str], batch_size: int = 256, progress: bool | None = None) -> Features:
         """The activations of one text or many; arguments as for `encode_images`."""
 
         def forward(batch: Sequence[str], start: int) -> Activations:
@@ -110,7 +109,7 @@ class Adapter(ABC):
         inputs: Sequence[Any],
         forward: Callable[[Sequence[Any], int], Activations],
         batch_size: int,
-        progress: bool,
+        progress: bool | None,
         unit: str,
     ) -> Features:
         if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:

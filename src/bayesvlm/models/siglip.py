@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from bayesvlm.models.adapter import Loss
+from bayesvlm.core.estimation import Loss
 from bayesvlm.models.huggingface import HuggingFaceAdapter, Tower
 
 

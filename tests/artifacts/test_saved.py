@@ -1,0 +1,210 @@
+"""Saved posteriors: what is written, and everything that must be refused on the way back."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pickle
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from bayesvlm import BayesVLM, BayesVLMError, Features
+from bayesvlm.artifacts import SavedPosterior
+from bayesvlm.artifacts.files import write_together
+from bayesvlm.artifacts.weights import check_weights, weight_hashes
+from bayesvlm.core.projection import Projection
+
+
+def fitted(seed: int = 0, weights: int = 0) -> BayesVLM:
+    generator = torch.Generator().manual_seed(weights)
+    vlm = BayesVLM.from_projections(torch.randn(4, 7, generator=generator), torch.randn(4, 5, generator=generator), 2.0)
+    generator = torch.Generator().manual_seed(100 + seed)
+    pairs = Features(torch.randn(30, 7, generator=generator)), Features(torch.randn(30, 5, generator=generator))
+    return vlm.fit([pairs])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return fitted().save_pretrained(tmp_path / "posterior")
+
+
+def test_the_folder_is_as_documented(folder: Path) -> None:
+    assert {path.name for path in folder.iterdir()} == {
+        "posterior.safetensors", "config.json", "README.md", "projections.safetensors",
+    }  # fmt: skip
+    config = json.loads((folder / "config.json").read_text())
+    assert config["bayesvlm_schema"] == 1
+    assert config["pairs"] == {"image": 30, "text": 30}
+    tensors = load_file(folder / "posterior.safetensors")
+    assert {name: tuple(t.shape) for name, t in tensors.items()} == {
+        "image.A": (7, 7), "image.B": (4, 4), "text.A": (5, 5), "text.B": (4, 4),
+    }  # fmt: skip
+    for tensor in tensors.values():
+        assert tensor.dtype == torch.float64
+        assert torch.equal(tensor, tensor.T)
+    card = (folder / "README.md").read_text()
+    assert f"{config['lam']['image']:.6g}" in card
+    assert config["weights"]["float32"] in card
+
+
+def test_a_posterior_for_other_weights_is_refused(folder: Path) -> None:
+    saved, other = SavedPosterior.load(folder), fitted(weights=1)
+    with pytest.raises(BayesVLMError, match="estimated for other weights"):
+        other.with_posterior(saved)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_same_weights_in_half_precision_are_accepted(dtype: torch.dtype) -> None:
+    vlm = fitted()
+    halves = [Projection(p.weight.to(dtype)) for p in (vlm.image, vlm.text)]
+    check_weights(weight_hashes(vlm.image, vlm.text), None, *halves, "the model in half precision")
+    check_weights(weight_hashes(*halves), None, vlm.image, vlm.text, "the model in full precision")
+    nudged = Projection(vlm.image.weight + 1e-6)
+    with pytest.raises(BayesVLMError, match="other weights"):
+        check_weights(weight_hashes(vlm.image, vlm.text), None, nudged, vlm.text, "a fine-tuned model")
+
+
+def rewrite(change: Callable[[dict[str, torch.Tensor]], None]) -> Callable[[Path], None]:
+    def damage(path: Path) -> None:
+        tensors = load_file(path)
+        change(tensors)
+        save_file(tensors, path)
+
+    return damage
+
+
+def set_header(edit: Callable[[dict], None]) -> Callable[[Path], None]:
+    def damage(path: Path) -> None:
+        raw = path.read_bytes()
+        size = struct.unpack("<Q", raw[:8])[0]
+        header = json.loads(raw[8 : 8 + size])
+        edit(header)
+        text = json.dumps(header).encode()
+        path.write_bytes(struct.pack("<Q", len(text)) + text + raw[8 + size :])
+
+    return damage
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "truncated": (lambda path: path.write_bytes(path.read_bytes()[:-100]), "not a readable safetensors file"),
+    "cut in the header": (lambda path: path.write_bytes(path.read_bytes()[:20]), "not a readable safetensors file"),
+    "empty": (lambda path: path.write_bytes(b""), "not a readable safetensors file"),
+    "oversized header": (
+        lambda path: path.write_bytes(struct.pack("<Q", 2**60) + path.read_bytes()[8:]),
+        "not a readable safetensors file",
+    ),
+    "overlapping offsets": (
+        set_header(lambda header: header["text.A"].update(data_offsets=header["image.A"]["data_offsets"])),
+        "not a readable safetensors file",
+    ),
+    "wrong shape in the header": (
+        set_header(lambda header: header["image.A"].update(shape=[7, 8])),
+        "not a readable safetensors file",
+    ),
+    "a pickle": (lambda path: path.write_bytes(pickle.dumps({"image.A": 1})), "is a pickle"),
+    "a torch.save": (lambda path: torch.save({"image.A": torch.ones(2)}, path), "is a pickle"),
+    "not square": (rewrite(lambda t: t.update({"image.A": torch.ones(7, 6).double()})), "square"),
+    "not symmetric": (
+        rewrite(lambda t: t.update({"image.A": torch.arange(49.0).reshape(7, 7).double()})),
+        "not symmetric",
+    ),
+    "NaN": (rewrite(lambda t: t["text.B"].fill_(float("nan"))), "text tower: Factor B holds NaN or Inf"),
+    "missing tensor": (rewrite(lambda t: t.pop("text.B")), "no tensor text.B"),
+    "other content": (rewrite(lambda t: t["text.B"].mul_(2)), "is not the file that config.json was written with"),
+    "gone": (lambda path: path.unlink(), "does not exist"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_damaged_tensors_are_refused(folder: Path, name: str) -> None:
+    damage, sentence = DAMAGES[name]
+    damage(folder / "posterior.safetensors")
+    with pytest.raises(BayesVLMError, match=sentence) as caught:
+        BayesVLM.from_pretrained(folder)
+    assert "\n" not in str(caught.value), "one sentence"
+
+
+def test_factors_of_another_size_are_refused(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    wide = {
+        k: torch.eye(9 if k.endswith("A") else 4, dtype=torch.float64)
+        for k in ("image.A", "image.B", "text.A", "text.B")
+    }
+    save_file(wide, folder / "posterior.safetensors")
+    config["tensors_sha256"] = hashlib.sha256((folder / "posterior.safetensors").read_bytes()).hexdigest()
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(BayesVLMError, match=r"\(inputs, outputs\) = \(9, 4\), this one has \(7, 4\)"):
+        BayesVLM.from_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"bayesvlm_schema": 99}, "upgrade bayesvlm"),
+        ({"bayesvlm_schema": None}, "not a saved posterior"),
+        ({"tau": -1}, "tau=-1"),
+        ({"lam": {"image": 0, "text": 1}}, "lam of the image tower=0"),
+        ({"pairs": {"image": 0, "text": 30}}, "pairs of the image tower is 0"),
+        ({"loss": None}, "loss=None is not known"),
+        ({"weights": {}}, "weights must hold"),
+        ({"lam": 3}, "each tower"),
+    ],
+)
+def test_a_config_that_cannot_be(folder: Path, change: dict[str, object], sentence: str) -> None:
+    config = json.loads((folder / "config.json").read_text()) | change
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(BayesVLMError, match=sentence):
+        BayesVLM.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("entry", ["tau", "lam", "pairs", "tensors_sha256", "structure"])
+def test_a_config_without_an_entry(folder: Path, entry: str) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    del config[entry]
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(BayesVLMError, match=entry):
+        BayesVLM.from_pretrained(folder)
+
+
+def test_a_config_that_is_not_json(folder: Path) -> None:
+    (folder / "config.json").write_text("{")
+    with pytest.raises(BayesVLMError, match="not readable json"):
+        BayesVLM.from_pretrained(folder)
+
+
+def test_merge_adds_and_solves_lam_again(tmp_path: Path) -> None:
+    first, second = fitted(seed=1), fitted(seed=2)
+    merged = first.saved().merge(second.saved())
+    for tower in ("image", "text"):
+        total = first.factors[tower].A_sum + second.factors[tower].A_sum
+        torch.testing.assert_close(merged.factors[tower].A_sum, total)
+        assert merged.factors[tower].n == 60
+    loaded = BayesVLM.from_pretrained(merged.save(tmp_path / "merged"))
+    assert loaded.lam == pytest.approx(loaded.replace(tau=1.0).lam)
+    assert loaded.lam["image"] != first.lam["image"]
+    with pytest.raises(BayesVLMError, match="differ in weights"):
+        first.saved().merge(fitted(weights=1).saved())
+
+
+def test_a_failed_write_leaves_the_old_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_together(folder, {"config.json": b"new", "README.md": b"new"})
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_saving_over_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("something")
+    with pytest.raises(BayesVLMError, match="is a file"):
+        fitted().save_pretrained(tmp_path / "taken")

@@ -1,0 +1,385 @@
+"""The command line as a stranger meets it: real commands, real files, one sentence for every mistake."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import pickle
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from bayesvlm.cli import main
+from bayesvlm.models.tiny import save_tiny_clip, save_tiny_siglip
+
+COLOURS = ("red", "green", "blue")
+
+
+class Result:
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+    @property
+    def json(self) -> dict:
+        return json.loads(self.out)
+
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run `bayesvlm ...` in this process through the entry point of the console script."""
+
+    def call(*arguments: object) -> Result:
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["bayesvlm", *map(str, arguments)])
+        monkeypatch.setenv("COLUMNS", "200")
+        try:
+            main()
+            code = 0
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        captured = capsys.readouterr()
+        return Result(code, captured.out, captured.err)
+
+    return call
+
+
+@pytest.fixture
+def refuse(run: Run) -> Run:
+    """Run a command that must end in one sentence on the error stream: no traceback, nothing on standard output."""
+
+    def call(*arguments: object) -> Result:
+        result = run(*arguments)
+        assert result.code == 2, f"exit {result.code}: {result.out}{result.err}"
+        assert result.out == ""
+        assert "Traceback" not in result.err
+        lines = [line for line in result.err.splitlines() if line.startswith("error: ")]
+        assert len(lines) == 1, result.err
+        return result
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_clip(tmp_path_factory.mktemp("models") / "clip")
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> Path:
+    folder = tmp_path / "pairs"
+    folder.mkdir()
+    random = np.random.default_rng(0)
+    with (folder / "captions.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["image", "caption"])
+        for index in range(24):
+            colour = COLOURS[index % 3]
+            image = Image.new("RGB", (40, 32), colour)
+            image.paste(Image.fromarray(random.integers(0, 256, (16, 16, 3), dtype=np.uint8)), (8, 8))
+            image.save(folder / f"{index:02}.png")
+            table.writerow([f"{index:02}.png", f"a {colour} picture, number {index}"])
+    return folder
+
+
+@pytest.fixture
+def posterior(run: Run, model: Path, pairs: Path, tmp_path: Path) -> Path:
+    assert run("fit", model, pairs, "--out", tmp_path / "posterior").code == 0
+    return tmp_path / "posterior"
+
+
+@pytest.fixture
+def validation(pairs: Path, tmp_path: Path) -> Path:
+    for index in range(24):
+        folder = tmp_path / "validation" / f"a_{COLOURS[index % 3]}_thing"
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(pairs / f"{index:02}.png", folder)
+    return tmp_path / "validation"
+
+
+# What works ----------------------------------------------------------------------------------------------------------
+
+
+def test_fit_tune_classify_info_merge(
+    run: Run, model: Path, pairs: Path, posterior: Path, validation: Path, tmp_path: Path
+) -> None:
+    assert sorted(path.name for path in posterior.iterdir()) == ["README.md", "config.json", "posterior.safetensors"]
+
+    tuned = run("tune", posterior, validation, "--json").json
+    assert tuned["images"] == 24
+    assert tuned["nlpd"] == min(point["nlpd"] for point in tuned["grid"])
+    assert json.loads((posterior / "config.json").read_text())["tau"] == tuned["tau"]
+
+    rows = run(
+        "classify", posterior, pairs / "00.png", pairs / "01.png", "--classes", "red,green", "--top", 2, "--json"
+    ).json
+    assert [Path(row["image"]).name for row in rows["images"]] == ["00.png", "01.png"]
+    for row in rows["images"]:
+        assert sum(best["prob"] for best in row["top"]) == pytest.approx(1, abs=1e-5)
+        for best in row["top"]:
+            assert best["interval"][0] <= best["cosine"] <= best["interval"][1]
+        assert 0 <= row["epistemic"] <= math.log(2) + 1e-6
+
+    text = run("classify", posterior, pairs, "--classes", "red, green ,blue", "--out", tmp_path / "results.jsonl")
+    assert "probability" in text.out
+    assert len((tmp_path / "results.jsonl").read_text().splitlines()) == 24
+
+    info = run("info", posterior, "--json").json
+    assert info["tau"] == tuned["tau"]
+    assert info["towers"]["image"]["pairs"] == 24
+    assert "trace of A" in run("info", posterior).out
+
+    second = tmp_path / "second"
+    assert run("fit", model, pairs, "--out", second, "--negatives", 8).code == 0
+    merged = run("merge", posterior, second, "--out", tmp_path / "merged", "--json").json
+    assert merged["pairs"] == 48
+    assert run("classify", tmp_path / "merged", pairs / "00.png", "--classes", "red,green").code == 0
+
+
+def test_fit_on_siglip(run: Run, pairs: Path, tmp_path: Path) -> None:
+    model = save_tiny_siglip(tmp_path / "siglip")
+    fitted = run("fit", model, pairs, "--out", tmp_path / "posterior", "--json").json
+    assert fitted["pairs"] == 24
+    assert run("info", tmp_path / "posterior", "--json").json["loss"] == "sigmoid"
+    assert run("classify", tmp_path / "posterior", pairs / "00.png", "--classes", "red,green").code == 0
+
+
+def test_corrupt_images_are_skipped_counted_and_named(
+    run: Run, refuse: Run, model: Path, pairs: Path, tmp_path: Path
+) -> None:
+    (pairs / "03.png").write_bytes(b"not an image")
+    result = run("fit", model, pairs, "--out", tmp_path / "out", "--json")
+    assert result.json["pairs"] == 23
+    assert list(result.json["skipped"]) == [str(pairs / "03.png")]
+    assert "skipped 1 image(s)" in result.err
+    assert "03.png" in result.err
+    assert json.loads((tmp_path / "out/config.json").read_text())["provenance"]["skipped_images"] == 1
+    assert "03.png" in refuse("fit", model, pairs, "--out", tmp_path / "strict", "--strict").err
+    assert not (tmp_path / "strict").exists()
+
+
+def test_an_interrupted_fit_goes_on(
+    run: Run, model: Path, pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bayesvlm.core.estimation import FactorEstimator
+
+    arguments = ("fit", model, pairs, "--negatives", 8, "--batch-size", 4)
+    whole = run(*arguments, "--out", tmp_path / "whole", "--json").json
+    update, calls = FactorEstimator.update, []
+
+    def interrupted(self: FactorEstimator, *batch: object) -> None:
+        calls.append(1)
+        if len(calls) == 6:
+            raise KeyboardInterrupt
+        update(self, *batch)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(FactorEstimator, "update", interrupted)
+    assert run(*arguments, "--out", tmp_path / "cut").code != 0
+    assert [path.name for path in (tmp_path / "cut").iterdir()] == ["fit-in-progress.safetensors"]
+    calls.clear()
+    resumed = run(*arguments, "--out", tmp_path / "cut", "--json").json
+    assert len(calls) == 2, "16 of 24 pairs were already done"
+    assert resumed["lam"] == pytest.approx(whole["lam"])
+    assert not (tmp_path / "cut/fit-in-progress.safetensors").exists()
+
+
+def test_every_command_explains_itself_with_an_example(run: Run) -> None:
+    assert "Commands" in run("--help").out
+    for command in ("demo", "fit", "tune", "classify", "info", "convert", "merge"):
+        text = run(command, "--help").out
+        assert f"bayesvlm {command}" in text.split("Example")[-1], f"{command} --help shows no example"
+        assert "--json" in text
+
+
+def test_demo(run: Run) -> None:
+    result = run("demo", "--pairs", 60, "--json")
+    assert result.json["trained"] is False
+    assert "RANDOM" in result.err
+
+
+# What does not -------------------------------------------------------------------------------------------------------
+
+
+def test_pairs_that_cannot_be_used(refuse: Run, model: Path, pairs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    (tmp_path / "empty").mkdir()
+    assert "holds no images" in refuse("fit", model, tmp_path / "empty", "--out", out).err
+    (pairs / "captions.csv").unlink()
+    assert "24 images but no captions" in refuse("fit", model, pairs, "--out", out).err
+    (pairs / "captions.csv").write_text("image,caption\n00.png,alone\n")
+    assert "given 1 pair" in refuse("fit", model, pairs, "--out", out).err
+    (pairs / "captions.csv").write_text("image,caption\ngone.png,one\nlost.png,two\n")
+    assert "given 0 pair" in refuse("fit", model, pairs, "--out", out).err
+    assert not out.exists(), "nothing may be half-written"
+
+
+def test_models_that_cannot_be_had(refuse: Run, pairs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    error = refuse("fit", "nobody/no-such-model", pairs, "--out", out).err
+    assert "nobody/no-such-model" in error
+    assert "not in the local cache" in error
+    assert "no folder" in refuse("fit", tmp_path / "gone", pairs, "--out", out).err
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("option", [("--tau", "-1"), ("--tau", "0"), ("--tau", "nan"), ("--negatives", "1"), ("--structure", "dense"), ("--normalise", "mean"), ("--precision", "int8")])  # fmt: skip
+def test_options_out_of_range(refuse: Run, model: Path, pairs: Path, tmp_path: Path, option: tuple[str, str]) -> None:
+    assert option[1] in refuse("fit", model, pairs, "--out", tmp_path / "out", *option).err
+    assert not (tmp_path / "out").exists()
+
+
+def test_class_lists_that_cannot_be(refuse: Run, posterior: Path, pairs: Path, tmp_path: Path) -> None:
+    image = pairs / "00.png"
+    assert "class list is empty" in refuse("classify", posterior, image, "--classes", " , ").err
+    assert "'red' more than once" in refuse("classify", posterior, image, "--classes", "red,blue,red").err
+    assert "Give the classes once" in refuse("classify", posterior, image).err
+    (tmp_path / "names.txt").write_text("\n\n")
+    assert "class list is empty" in refuse("classify", posterior, image, "--classes-file", tmp_path / "names.txt").err
+    assert "cannot be read" in refuse("classify", posterior, image, "--classes-file", tmp_path / "gone.txt").err
+    assert (
+        "no place for the class name"
+        in refuse("classify", posterior, image, "--classes", "a,b", "--template", "photo").err
+    )
+
+
+def test_images_that_cannot_be_classified(run: Run, refuse: Run, posterior: Path, pairs: Path, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.png"
+    bad.write_bytes(b"nothing")
+    assert "None of the 1 image(s)" in refuse("classify", posterior, bad, "--classes", "a,b").err
+    mixed = run("classify", posterior, bad, pairs / "00.png", "--classes", "a,b", "--json")
+    assert len(mixed.json["images"]) == 1
+    assert list(mixed.json["skipped"]) == [str(bad)]
+    assert "bad.png" in refuse("classify", posterior, bad, pairs / "00.png", "--classes", "a,b", "--strict").err
+    (tmp_path / "none").mkdir()
+    assert "There are no images" in refuse("classify", posterior, tmp_path / "none", "--classes", "a,b").err
+
+
+def test_posteriors_that_cannot_be_used(refuse: Run, posterior: Path, pairs: Path, tmp_path: Path) -> None:
+    image = pairs / "00.png"
+    other = save_tiny_clip(tmp_path / "other", seed=1)
+    assert "other weights" in refuse("classify", posterior, image, "--classes", "a,b", "--model", other).err
+    assert "not a saved posterior" in refuse("info", other).err
+    tensors = posterior / "posterior.safetensors"
+    content = tensors.read_bytes()
+    tensors.write_bytes(content[: len(content) // 2])
+    assert "not a readable safetensors file" in refuse("classify", posterior, image, "--classes", "a,b").err
+    tensors.write_bytes(pickle.dumps([1, 2]))
+    assert "is a pickle" in refuse("info", posterior).err
+    tensors.unlink()
+    assert "posterior.safetensors does not exist" in refuse("info", posterior).err
+
+
+def test_a_factor_that_is_indefinite_beyond_rounding(refuse: Run, posterior: Path, pairs: Path) -> None:
+    import hashlib
+
+    from safetensors.torch import load_file, save_file
+
+    path = posterior / "posterior.safetensors"
+    tensors = load_file(path)
+    tensors["text.B"] -= 0.5 * torch.eye(len(tensors["text.B"])) * tensors["text.B"].diagonal().max()
+    save_file(tensors, path)
+    config = json.loads((posterior / "config.json").read_text())
+    config["tensors_sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    (posterior / "config.json").write_text(json.dumps(config))
+    assert "indefinite" in refuse("classify", posterior, pairs / "00.png", "--classes", "a,b").err
+
+
+def test_merges_that_make_no_sense(refuse: Run, posterior: Path, tmp_path: Path) -> None:
+    assert "two or more" in refuse("merge", posterior, "--out", tmp_path / "out").err
+    assert "count twice" in refuse("merge", posterior, posterior, "--out", tmp_path / "out").err
+    assert not (tmp_path / "out").exists()
+
+
+# The authors' published folders ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> Path:
+    """A folder in the published layout, for the tiny CLIP: d = 24, p = 48 and 32."""
+    folder = tmp_path / "hessians"
+    folder.mkdir()
+    generator = torch.Generator().manual_seed(0)
+    for name, size in (("A_img", 48), ("B_img", 24), ("A_txt", 32), ("B_txt", 24)):
+        root = torch.randn(size, size, generator=generator)
+        torch.save(root @ root.T, folder / f"{name}_analytic.pt")
+    prior = {"lambda_img": 12.5, "n_img": 1.0, "lambda_txt": 7.5, "n_txt": 1.0}
+    (folder / "prior_precision_analytic.json").write_text(json.dumps(prior))
+    return folder
+
+
+def test_convert(run: Run, refuse: Run, model: Path, published: Path, pairs: Path, tmp_path: Path) -> None:
+    free = run("convert", published, "--out", tmp_path / "free", "--json").json
+    assert free["lam"] == {"image": 12.5, "text": 7.5}
+    A = torch.load(published / "A_img_analytic.pt", weights_only=True)
+    assert free["traces"]["image"]["A"] == pytest.approx(float(A.trace()), rel=1e-6)
+    assert "does not name its model" in refuse("classify", tmp_path / "free", pairs / "00.png", "--classes", "a,b").err
+    assert run("classify", tmp_path / "free", pairs / "00.png", "--classes", "a,b", "--model", model).code == 0
+    info = run("info", tmp_path / "free", "--json").json
+    assert info["towers"]["image"]["pairs"] == 327680
+    official = [row for row in info["towers"]["image"]["lam"] if row["objective"] == "official" and row["tau"] == 1]
+    assert official[0]["lam"] == pytest.approx(12.5, rel=1e-9), "the implied |W|^2 gives the published lam back"
+    given = run("info", tmp_path / "free", "--image-norm-squared", 5, "--text-norm-squared", 6, "--json").json
+    assert given["towers"]["image"]["weight_norm_squared"] == 5
+
+    assert run("convert", published, "--out", tmp_path / "tied", "--model", model).code == 0
+    assert run("classify", tmp_path / "tied", pairs / "00.png", "--classes", "a,b").code == 0
+    other = save_tiny_clip(tmp_path / "other", seed=1)
+    assert (
+        "other weights"
+        in refuse("classify", tmp_path / "tied", pairs / "00.png", "--classes", "a,b", "--model", other).err
+    )
+
+
+class Evil:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return (Path.touch, (Path("i-was-run"),))  # type: ignore[return-value]
+
+
+def test_convert_never_runs_a_pickle(
+    refuse: Run, published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for attack in (pickle.dumps(Evil()), b"garbage", b""):
+        (published / "B_txt_analytic.pt").write_bytes(attack)
+        assert "B_txt_analytic.pt is not a plain torch tensor file" in refuse("convert", published, "--out", "out").err
+    torch.save(Evil(), published / "B_txt_analytic.pt")
+    refuse("convert", published, "--out", "out")
+    assert not Path("i-was-run").exists()
+    assert not Path("out").exists()
+    (published / "B_txt_analytic.pt").unlink()
+    assert "does not exist" in refuse("convert", published, "--out", "out").err
+    assert "is not a folder" in refuse("convert", "gone", "--out", "out").err
+
+
+def test_convert_checks_the_prior(refuse: Run, published: Path, tmp_path: Path) -> None:
+    prior = published / "prior_precision_analytic.json"
+    for content, sentence in (
+        ('{"lambda_img": -1, "lambda_txt": 1}', "lambda_img=-1"),
+        ("{}", "lambda_img"),
+        ("[", "must be json"),
+    ):
+        prior.write_text(content)
+        assert sentence in refuse("convert", published, "--out", tmp_path / "out").err
+
+
+PUBLISHED = Path(__file__).parents[3] / "shared/factors/CLIP-ViT-B-32-laion2B-s34B-b79K"
+
+
+@pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the authors' published factors are not on this machine")
+def test_the_published_vit_b_32_factors(run: Run, tmp_path: Path) -> None:
+    traces = run("convert", PUBLISHED, "--out", tmp_path / "out", "--json").json["traces"]
+    assert traces["image"]["A"] == pytest.approx(564881.68, abs=0.01)
+    assert traces["text"]["A"] == pytest.approx(335626.20, abs=0.01)
+    assert traces["image"]["B"] == pytest.approx(6128.294, abs=0.001)
+    assert traces["text"]["B"] == pytest.approx(9389.460, abs=0.001)
+    info = run("info", tmp_path / "out", "--image-norm-squared", 60, "--text-norm-squared", 40, "--json").json
+    assert len(info["towers"]["image"]["lam"]) == 6

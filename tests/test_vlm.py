@@ -1,0 +1,275 @@
+"""BayesVLM from outside: what a user calls, against references computed by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from bayesvlm import BayesVLM, BayesVLMError, Features
+from bayesvlm.core.curvature import infonce_curvature, sigmoid_curvature
+from bayesvlm.core.evidence import optimal_prior_precision
+
+Draw = Callable[..., Tensor]
+
+
+@pytest.fixture
+def draw() -> Draw:
+    generator = torch.Generator().manual_seed(0)
+    return lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+@pytest.fixture(params=["infonce", "sigmoid"])
+def vlm(request: pytest.FixtureRequest, draw: Draw) -> BayesVLM:
+    """Both losses; the sigmoid one with biases, as SigLIP has."""
+    extra = {} if request.param == "infonce" else {"logit_bias": -3.0, "image_bias": draw(6), "text_bias": draw(6)}
+    return BayesVLM.from_projections(draw(6, 10), draw(6, 8), 1.5, loss=request.param, **extra)
+
+
+def pairs(draw: Draw, n: int) -> tuple[Features, Features]:
+    return Features(draw(n, 10)), Features(draw(n, 8))
+
+
+def embed(vlm: BayesVLM, tower: str, features: Features) -> Tensor:
+    projection = getattr(vlm, tower)
+    g = features.activations @ projection.weight.T
+    return g if projection.bias is None else g + projection.bias
+
+
+def test_fit_gives_the_factors_of_the_method(vlm: BayesVLM, draw: Draw) -> None:
+    images, texts = pairs(draw, 50)
+    assert vlm.fit([(images, texts)]) is vlm
+    g, h, t = embed(vlm, "image", images), embed(vlm, "text", texts), math.exp(1.5)
+    for tower, features, source, target in (("image", images, g, h), ("text", texts, h, g)):
+        phi = features.activations
+        if vlm.loss == "sigmoid":
+            phi = torch.cat([phi, torch.ones(50, 1, dtype=phi.dtype)], dim=1)
+        B = (
+            infonce_curvature(source, target, t)
+            if vlm.loss == "infonce"
+            else sigmoid_curvature(source, target, t, -3.0)
+        )
+        assert vlm.factors[tower].n == 50
+        torch.testing.assert_close(vlm.factors[tower].A, phi.T @ phi / math.sqrt(50))
+        torch.testing.assert_close(vlm.factors[tower].B, B / math.sqrt(50))
+
+
+def test_batches_do_not_matter_and_negatives_do(vlm: BayesVLM, draw: Draw) -> None:
+    images, texts = pairs(draw, 60)
+    whole = vlm.fit([(images, texts)]).factors["image"].B
+    stream = [(images[i : i + 7], texts[i : i + 7]) for i in range(0, 60, 7)]
+    torch.testing.assert_close(vlm.fit(stream).factors["image"].B, whole)
+    assert not torch.allclose(vlm.fit(stream, negatives=20).factors["image"].B, whole)
+
+
+def test_lam_follows_tau_by_the_evidence(vlm: BayesVLM, draw: Draw) -> None:
+    vlm.fit([pairs(draw, 50)])
+    for tau, structure in ((1.0, "damped"), (7.0, "damped"), (7.0, "exact")):
+        changed = vlm.replace(tau=tau, structure=structure)
+        for tower in ("image", "text"):
+            factors, norm = vlm.factors[tower], getattr(vlm, tower).norm_squared
+            expected = optimal_prior_precision(factors.A, factors.B, norm, tau, structure)
+            assert changed.lam[tower] == pytest.approx(expected, rel=1e-10)
+    assert vlm.tau == 1.0, "replace must not touch the original"
+    given = vlm.replace(lam={"image": 2.0, "text": 3.0})
+    assert given.replace(tau=9.0).lam == {"image": 2.0, "text": 3.0}, "a given lam stays"
+
+
+def test_similarity_is_prob_cosine_written_out(vlm: BayesVLM, draw: Draw) -> None:
+    vlm.fit([pairs(draw, 50)])
+    images, texts = pairs(draw, 4)
+    for covariance in ("diagonal", "full"):
+        model = vlm.replace(covariance=covariance, tau=3.0)
+        moments = model.similarity(images, texts)
+        for i in range(4):
+            for j in range(4):
+                mean, variance = by_hand(model, images[i], texts[j], covariance)
+                assert float(moments.mean[i, j]) == pytest.approx(mean, rel=1e-9)
+                assert float(moments.variance[i, j]) == pytest.approx(variance, rel=1e-9)
+
+
+def by_hand(model: BayesVLM, image: Features, text: Features, covariance: str) -> tuple[float, float]:
+    mu, sigma = {}, {}
+    for tower, features in (("image", image), ("text", text)):
+        factors, lam = model.factors[tower], model.lam[tower]
+        phi = features.activations[0]
+        if model.loss == "sigmoid":
+            phi = torch.cat([phi, phi.new_ones(1)])
+        At = math.sqrt(model.tau) * factors.A + math.sqrt(lam) * torch.eye(len(phi), dtype=phi.dtype)
+        Bt = math.sqrt(model.tau) * factors.B + math.sqrt(lam) * torch.eye(6, dtype=phi.dtype)
+        R = torch.linalg.inv(Bt)
+        R = torch.diag(torch.diag(R)) if covariance == "diagonal" else R
+        mu[tower] = embed(model, tower, features)[0]
+        sigma[tower] = float(phi @ torch.linalg.solve(At, phi)) * R
+    g, h, Sg, Sh = mu["image"], mu["text"], sigma["image"], sigma["text"]
+    sg, sh = float(g @ g + Sg.trace()), float(h @ h + Sh.trace())
+    variance = float(h @ Sg @ h + g @ Sh @ g + (Sg * Sh).sum()) / (sg * sh)
+    return float(g @ h) / math.sqrt(sg * sh), variance
+
+
+def test_classify_is_the_probit_of_the_moments(vlm: BayesVLM, draw: Draw) -> None:
+    vlm.fit([pairs(draw, 50)])
+    images, texts = pairs(draw, 5)
+    p, t = vlm.classify(images, texts), math.exp(1.5)
+    shrunk = t * p.mean / (1 + math.pi / 8 * t**2 * p.variance).sqrt()
+    torch.testing.assert_close(p.probs, torch.softmax(shrunk, dim=1))
+    torch.testing.assert_close(p.probs.sum(dim=1), torch.ones(5, dtype=torch.float64))
+    assert torch.equal(p.labels, p.probs.argmax(dim=1))
+    if vlm.loss == "sigmoid":
+        shrunk = (t * p.mean - 3.0) / (1 + math.pi / 8 * t**2 * p.variance).sqrt()
+        torch.testing.assert_close(p.label_probs, torch.sigmoid(shrunk))
+    else:
+        assert p.label_probs is None
+
+
+def test_entropy_splits_within_its_bounds(vlm: BayesVLM, draw: Draw) -> None:
+    vlm.fit([pairs(draw, 50)])
+    images, texts = pairs(draw, 5)
+    p = vlm.replace(link="mc").classify(images, texts, draws=64)
+    torch.testing.assert_close(p.epistemic + p.aleatoric, p.entropy)
+    assert float(p.epistemic.min()) > 0
+    assert float(p.entropy.max()) <= math.log(5) + 1e-12
+    again = vlm.replace(link="mc").classify(images, texts, draws=64)
+    assert torch.equal(p.probs, again.probs), "the draws are fixed by the seed"
+    certain = vlm.replace(lam={"image": 1e12, "text": 1e12}).classify(images, texts)
+    assert float(certain.epistemic.max()) < 1e-6
+    torch.testing.assert_close(certain.probs, vlm.plain(images, texts), atol=1e-6, rtol=0)
+
+
+def test_tune_finds_the_best_tau_and_sets_it(vlm: BayesVLM, draw: Draw) -> None:
+    vlm.fit([pairs(draw, 50)])
+    images, texts = pairs(draw, 40)
+    labels = torch.arange(40) % 5
+    grid = vlm.tune(images, labels, texts[:5], taus=[0.1, 1.0, 10.0, 100.0])
+    assert len(grid) > 4, "it refines around the best grid point"
+    assert vlm.tau == grid.best.tau
+    assert grid.best.lam == vlm.lam
+
+    def nlpd(tau: float) -> float:
+        probs = vlm.replace(tau=tau).classify(images, texts[:5]).probs
+        return -float(probs[torch.arange(40), labels].log().mean())
+
+    for point in grid:
+        assert point.nlpd == pytest.approx(nlpd(point.tau), abs=1e-9)
+        assert point.nlpd >= grid.best.nlpd
+    dense = min(nlpd(10 ** (k / 20)) for k in range(-20, 41))
+    assert grid.best.nlpd <= dense + 1e-3
+
+
+def test_save_and_load_bring_everything_back(vlm: BayesVLM, draw: Draw, tmp_path: Path) -> None:
+    vlm.fit([pairs(draw, 50)], provenance={"source": "a test"})
+    images, texts = pairs(draw, 5)
+    vlm = vlm.replace(tau=3.0, covariance="full", link="centred", structure="exact")
+    loaded = BayesVLM.from_pretrained(vlm.save_pretrained(tmp_path / "posterior"))
+    assert loaded.settings == vlm.settings
+    assert loaded.lam == vlm.lam
+    assert loaded.provenance == vlm.provenance
+    assert loaded.provenance["source"] == "a test"
+    assert torch.equal(loaded.classify(images, texts).probs, vlm.classify(images, texts).probs)
+
+
+def test_an_interrupted_fit_goes_on(vlm: BayesVLM, draw: Draw, tmp_path: Path) -> None:
+    images, texts = pairs(draw, 75)
+    stream = [(images[i : i + 8], texts[i : i + 8]) for i in range(0, 75, 8)]
+    whole = vlm.fit(stream, negatives=20).factors
+    checkpoint = tmp_path / "fit.safetensors"
+
+    def cut_short():
+        yield from stream[:7]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        vlm.fit(cut_short(), negatives=20, checkpoint=checkpoint)
+    assert vlm.factors is whole or vlm.factors["image"].n == 75, "the interrupted fit must not replace the posterior"
+    assert checkpoint.exists()
+    with pytest.raises(BayesVLMError, match="negatives is 20 there and 10 here"):
+        vlm.fit(stream, negatives=10, checkpoint=checkpoint)
+    resumed = vlm.fit(stream, negatives=20, checkpoint=checkpoint).factors
+    assert not checkpoint.exists()
+    for tower in ("image", "text"):
+        assert resumed[tower].n == 75
+        torch.testing.assert_close(resumed[tower].A, whole[tower].A)
+        torch.testing.assert_close(resumed[tower].B, whole[tower].B)
+
+
+def test_mistakes_get_a_sentence(vlm: BayesVLM, draw: Draw) -> None:
+    images, texts = pairs(draw, 5)
+    with pytest.raises(BayesVLMError, match="no posterior yet; call fit"):
+        vlm.classify(images, texts)
+    with pytest.raises(BayesVLMError, match="given 1 pair"):
+        vlm.fit([pairs(draw, 1)])
+    with pytest.raises(BayesVLMError, match="given 0 pair"):
+        vlm.fit([])
+    with pytest.raises(BayesVLMError, match="5 images and 4 texts"):
+        vlm.fit([(images, texts[:4])])
+    vlm.fit([(images, texts)])
+    bad = images.activations.clone()
+    bad[3, 2] = math.nan
+    with pytest.raises(BayesVLMError, match=r"NaN or Inf in 1 of 5 rows \(3\)"):
+        vlm.classify(Features(bad), texts)
+    with pytest.raises(BayesVLMError, match="9 wide but this tower's projection takes 10"):
+        vlm.classify(Features(draw(2, 9)), texts)
+    for tau in (-1.0, 0.0, math.nan, math.inf):
+        with pytest.raises(BayesVLMError, match="tau="):
+            vlm.replace(tau=tau)
+    with pytest.raises(BayesVLMError, match="above zero"):
+        vlm.replace(lam={"image": -1.0, "text": 1.0})
+    with pytest.raises(BayesVLMError, match="both towers"):
+        vlm.replace(lam={"image": 1.0})
+    with pytest.raises(BayesVLMError, match="'dense' is not known"):
+        vlm.replace(structure="dense")  # type: ignore[arg-type]
+    with pytest.raises(BayesVLMError, match="class list is empty"):
+        vlm.classify(images, [])
+    with pytest.raises(BayesVLMError, match="'cat' more than once"):
+        vlm.classify(images, ["cat", "dog", "cat"])
+    with pytest.raises(BayesVLMError, match="cannot encode images"):
+        vlm.classify(["photo.jpg"], texts)
+    with pytest.raises(BayesVLMError, match="run from 0 to 7, but there are 5 classes"):
+        vlm.tune(images, [0, 1, 2, 3, 7], texts)
+    with pytest.raises(BayesVLMError, match="5 inputs and 2 labels"):
+        vlm.tune(images, [0, 1], texts)
+
+
+def test_projections_that_cannot_meet(draw: Draw) -> None:
+    with pytest.raises(BayesVLMError, match="6 dimensions and the text projection to 7"):
+        BayesVLM.from_projections(draw(6, 10), draw(7, 8), 1.0)
+    with pytest.raises(BayesVLMError, match="needs logit_bias"):
+        BayesVLM.from_projections(draw(6, 10), draw(6, 8), 1.0, loss="sigmoid")
+    with pytest.raises(BayesVLMError, match="logarithm of the temperature"):
+        BayesVLM.from_projections(draw(6, 10), draw(6, 8), 100.0)
+
+
+def test_a_posterior_for_a_singular_factor_simply_works(draw: Draw) -> None:
+    vlm = BayesVLM.from_projections(draw(6, 40), draw(6, 30), 1.5)
+    vlm.fit([(Features(draw(9, 40)), Features(draw(9, 30)))])  # 9 pairs: both A are singular
+    for structure in ("damped", "exact"):
+        p = vlm.replace(structure=structure).classify(Features(draw(3, 40)), Features(draw(4, 30)))
+        assert torch.isfinite(p.probs).all()
+        assert float(p.variance.min()) > 0
+
+
+def test_push_to_hub_uploads_the_saved_folder(vlm: BayesVLM, draw: Draw, monkeypatch: pytest.MonkeyPatch) -> None:
+    from bayesvlm.artifacts import hub
+
+    calls: dict[str, object] = {}
+
+    class Api:
+        def __init__(self, token: str | None) -> None:
+            calls["token"] = token
+
+        def create_repo(self, repo_id: str, private: bool, exist_ok: bool) -> str:
+            calls["created"] = (repo_id, private, exist_ok)
+            return f"https://hub/{repo_id}"
+
+        def upload_folder(self, repo_id: str, folder_path: Path, commit_message: str) -> None:
+            calls["files"] = sorted(path.name for path in Path(folder_path).iterdir())
+
+    monkeypatch.setattr(hub, "HfApi", Api)
+    vlm.fit([pairs(draw, 20)])
+    assert vlm.push_to_hub("me/posterior", private=True, token="secret") == "https://hub/me/posterior"
+    assert calls["created"] == ("me/posterior", True, True)
+    assert calls["files"] == ["README.md", "config.json", "posterior.safetensors", "projections.safetensors"]
