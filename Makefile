@@ -52,5 +52,5 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 $(COMPAT)/.installed: pyproject.toml constraints-compat.txt
 	$(PYTHON) -m venv $(COMPAT)
-	$(COMPAT)/bin/python -m pip install --quiet --constraint constraints-compat.txt --editable '.[dev]'
+	$(COMPAT)/bin/python -m pip install --quiet --constraint constraints-compat.txt --editable '.[test]'
 	@touch $@

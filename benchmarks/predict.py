@@ -43,6 +43,7 @@ def main() -> None:
     parser.add_argument("--inputs", type=int, default=10_000)
     parser.add_argument("--classes", type=int, default=1_000)
     parser.add_argument("--d", type=int, default=512)
+    parser.add_argument("--repeats", type=int, default=25)
     options = parser.parse_args()
     device, d = options.device, options.d
     images, texts = (tensor.to(device) for tensor in clip_like(options.inputs, d))
@@ -52,31 +53,31 @@ def main() -> None:
     def draw(*size: int) -> Tensor:
         return torch.rand(*size, generator=generator).to(device)
 
-    def timed(run: object) -> float:
-        return median_seconds(run, device, 15)  # type: ignore[arg-type]
-
-    plain = timed(lambda: plain_softmax(images, texts, SCALE))
-    figures = {"machine": machine(device), "N": options.inputs, "C": options.classes, "d": d, "plain_ms": 1e3 * plain}
-    print(f"N = {options.inputs}, C = {options.classes}, d = {d}; {machine(device)}")
-    print(f"plain head: {1e3 * plain:.2f} ms")
-    for covariance in ("diagonal", "full"):
-        shapes = [
-            Shape(draw(d), torch.linalg.qr(draw(d, d) - 0.5)[0] if covariance == "full" else None) for _ in range(2)
-        ]
+    def covariances(basis: bool) -> tuple[GaussianEmbeddings, GaussianEmbeddings]:
+        shapes = [Shape(draw(d), torch.linalg.qr(draw(d, d) - 0.5)[0] if basis else None) for _ in range(2)]
         x = GaussianEmbeddings(images, SharedCovariance(draw(len(images)) / 100, shapes[0]))
         y = GaussianEmbeddings(texts, SharedCovariance(draw(len(texts)) / 100, shapes[1]))
-        stored = (x.against(shapes[1]), y.against(shapes[0]))
-        ratios = {
-            "stored_scalars": timed(lambda s=stored: head(*s)) / plain,
-            "scalars_computed": timed(lambda a=x, b=y: fresh_head(a, b)) / plain,
-        }
-        if covariance == "diagonal":
-            ratios["three_products"] = timed(lambda a=x, b=y: three_products(a, b)) / plain
-            error = float((three_products(x, y) - head(x, y)).abs().max())
-            print(f"largest difference to the three-product form: {error:.1e}")
-        figures[covariance] = ratios
-        print(f"{covariance}: " + ", ".join(f"{name.replace('_', ' ')} {ratio:.2f}x" for name, ratio in ratios.items()))
-    keep(figures, options.out)
+        return x.against(shapes[1]), y.against(shapes[0])
+
+    diagonal, full = covariances(False), covariances(True)
+    runs = {
+        "plain": lambda: plain_softmax(images, texts, SCALE),
+        "diagonal, stored scalars": lambda: head(*diagonal),
+        "full, stored scalars": lambda: head(*full),
+        "diagonal, scalars computed": lambda: fresh_head(*diagonal),
+        "full, scalars computed": lambda: fresh_head(*full),
+        "diagonal, three products": lambda: three_products(*diagonal),
+    }
+    seconds = median_seconds(runs, device, options.repeats)
+    ratios = {name: each / seconds["plain"] for name, each in seconds.items()}
+    error = float((three_products(*diagonal) - head(*diagonal)).abs().max())
+    print(f"N = {options.inputs}, C = {options.classes}, d = {d}; {machine(device)}")
+    print(f"plain head (normalise, multiply, softmax): {1e3 * seconds['plain']:.2f} ms; the others against it:")
+    for name, ratio in list(ratios.items())[1:]:
+        print(f"  {name:<28} {ratio:.2f}x")
+    print(f"largest difference of a probability to the three-product form: {error:.1e}")
+    sizes = {"N": options.inputs, "C": options.classes, "d": d}
+    keep({"machine": machine(device), **sizes, "plain_ms": 1e3 * seconds["plain"], "ratios": ratios}, options.out)
 
 
 if __name__ == "__main__":

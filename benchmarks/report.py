@@ -8,7 +8,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +22,17 @@ def arguments(description: str) -> argparse.ArgumentParser:
     return parser
 
 
-def median_seconds(run: Callable[[], object], device: str, repeats: int) -> float:
-    """Median wall time of a call after one warm-up."""
-    times = []
+def median_seconds(runs: Mapping[str, Callable[[], object]], device: str, repeats: int) -> dict[str, float]:
+    """Median wall time of each call after one warm-up; the calls take turns, so that a busy moment meets them all."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(repeats + 1):
-        _wait(device)
-        started = time.perf_counter()
-        run()
-        _wait(device)
-        times.append(time.perf_counter() - started)
-    return statistics.median(times[1:])
+        for name, run in runs.items():
+            _wait(device)
+            started = time.perf_counter()
+            run()
+            _wait(device)
+            times[name].append(time.perf_counter() - started)
+    return {name: statistics.median(each[1:]) for name, each in times.items()}
 
 
 def machine(device: str) -> dict[str, Any]:

@@ -164,7 +164,7 @@ def test_save_and_load_bring_everything_back(vlm: BayesVLM, draw: Draw, tmp_path
     vlm.fit([pairs(draw, 50)], provenance={"source": "a test"})
     images, texts = pairs(draw, 5)
     vlm = vlm.replace(tau=3.0, covariance="full", link="centred", structure="exact")
-    loaded = BayesVLM.from_pretrained(vlm.save_pretrained(tmp_path / "posterior"))
+    loaded = BayesVLM.from_pretrained(vlm.save_pretrained(tmp_path / "posterior"), device="cpu")
     assert loaded.settings == vlm.settings
     assert loaded.lam == vlm.lam
     assert loaded.provenance == vlm.provenance

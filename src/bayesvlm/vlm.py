@@ -426,7 +426,7 @@ class BayesVLM:
         label_probs = None
         if self.loss == "sigmoid":
             label_probs = sigmoid_probit(moments, self.scale, cast(float, self.logit_bias))
-        return Prediction(probs, moments.mean, moments.variance, label_probs, names, split)
+        return Prediction(probs, moments, label_probs, names, split)
 
     @torch.no_grad()
     def similarity(self, inputs: Any, texts: Any, *, progress: bool | None = None) -> CosineMoments:

@@ -28,6 +28,7 @@ class Result:
 
     @property
     def json(self) -> dict:
+        assert self.code == 0, self.err
         return json.loads(self.out)
 
 
@@ -231,7 +232,16 @@ def test_models_that_cannot_be_had(refuse: Run, pairs: Path, tmp_path: Path) -> 
     assert not out.exists()
 
 
-@pytest.mark.parametrize("option", [("--tau", "-1"), ("--tau", "0"), ("--tau", "nan"), ("--negatives", "1"), ("--structure", "dense"), ("--normalise", "mean"), ("--precision", "int8")])  # fmt: skip
+OUT_OF_RANGE = {
+    "--tau": ("-1", "0", "nan"),
+    "--negatives": ("1",),
+    "--structure": ("dense",),
+    "--normalise": ("mean",),
+    "--precision": ("int8",),
+}
+
+
+@pytest.mark.parametrize("option", [(name, value) for name, values in OUT_OF_RANGE.items() for value in values])
 def test_options_out_of_range(refuse: Run, model: Path, pairs: Path, tmp_path: Path, option: tuple[str, str]) -> None:
     assert option[1] in refuse("fit", model, pairs, "--out", tmp_path / "out", *option).err
     assert not (tmp_path / "out").exists()
@@ -299,7 +309,7 @@ def test_merges_that_make_no_sense(refuse: Run, posterior: Path, tmp_path: Path)
     assert not (tmp_path / "out").exists()
 
 
-# The authors' published folders ----------------------------------------------------------------------------------------
+# The authors' published folders --------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -332,11 +342,8 @@ def test_convert(run: Run, refuse: Run, model: Path, published: Path, pairs: Pat
 
     assert run("convert", published, "--out", tmp_path / "tied", "--model", model).code == 0
     assert run("classify", tmp_path / "tied", pairs / "00.png", "--classes", "a,b").code == 0
-    other = save_tiny_clip(tmp_path / "other", seed=1)
-    assert (
-        "other weights"
-        in refuse("classify", tmp_path / "tied", pairs / "00.png", "--classes", "a,b", "--model", other).err
-    )
+    elsewhere = ("--classes", "a,b", "--model", save_tiny_clip(tmp_path / "other", seed=1))
+    assert "other weights" in refuse("classify", tmp_path / "tied", pairs / "00.png", *elsewhere).err
 
 
 class Evil:

@@ -281,7 +281,7 @@ def test_entropy_is_bounded(dtype: torch.dtype) -> None:
 def test_prediction_reads_off_its_probabilities() -> None:
     given = moments()
     probs = probit(given, SCALE)
-    prediction = Prediction(probs, given.mean, given.variance)
+    prediction = Prediction(probs, given)
     assert len(prediction) == N
     assert torch.equal(prediction.labels, probs.argmax(dim=1))
     assert_close(prediction.entropy, -(probs * probs.log()).sum(dim=1), 1e-12)
@@ -298,7 +298,7 @@ def test_prediction_splits_its_entropy_once() -> None:
         return EntropySplit(torch.ones(1, 2) / 2, torch.tensor([0.5]), torch.tensor([0.2]))
 
     given = moments()
-    prediction = Prediction(given.mean, given.mean, given.variance, split_entropy=split)
+    prediction = Prediction(given.mean, given, split_entropy=split)
     assert not calls
     assert_close(prediction.epistemic, torch.tensor([0.3]), 1e-6)
     assert_close(prediction.aleatoric, torch.tensor([0.2]), 1e-6)

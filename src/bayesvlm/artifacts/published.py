@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import pickle
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,8 @@ def read_published(
 
 def _read_tensor(path: Path) -> Tensor:
     try:
-        value: Any = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings(action="ignore"):  # of odd pickle protocols: the sentence below says it better
+            value: Any = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise BayesVLMError(f"{path} does not exist; a published Hessian folder has A and B of both towers.") from None
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, OSError, KeyError, AttributeError) as error:

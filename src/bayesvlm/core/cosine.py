@@ -12,7 +12,8 @@ are one [N,2] x [2,C] product, for the diagonal and for the full matrix alike:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,12 +22,35 @@ from bayesvlm.core.embeddings import GaussianEmbeddings, SharedCovariance
 from bayesvlm.core.errors import BayesVLMError
 
 
-@dataclass(frozen=True, eq=False)
-class CosineMoments:
-    """Mean and variance of the cosine of every pair."""
+class PairProduct(NamedTuple):
+    """A matrix over all pairs as the product of a few numbers an item: `left @ right.T`, not yet multiplied out."""
 
-    mean: Tensor  # [N, C]
-    variance: Tensor  # [N, C]
+    left: Tensor  # [N, r]
+    right: Tensor  # [C, r]
+
+
+class CosineMoments:
+    """Mean and variance of the cosine of every pair.
+
+    Args:
+        mean: [N, C].
+        variance: [N, C], or its rank-two factors: then it is multiplied out when first asked for as a whole, and a
+            block of rows at a time where that is all a prediction needs.
+    """
+
+    def __init__(self, mean: Tensor, variance: Tensor | PairProduct) -> None:
+        self.mean = mean  # [N, C]
+        self._variance = variance
+
+    @cached_property
+    def variance(self) -> Tensor:  # [N, C]
+        return self.variance_of(slice(None))
+
+    def variance_of(self, rows: slice) -> Tensor:  # [n, C]
+        """The variance of some rows."""
+        if isinstance(self._variance, PairProduct):
+            return self._variance.left[rows] @ self._variance.right.T
+        return self._variance[rows]
 
     @property
     def std(self) -> Tensor:  # [N, C]
@@ -53,12 +77,11 @@ def prob_cosine(x: GaussianEmbeddings, y: GaussianEmbeddings) -> CosineMoments:
         )
     mean = (x.mean / x.expected_norm[:, None]) @ (y.mean / y.expected_norm[:, None]).T
     if isinstance(x.covariance, SharedCovariance) and isinstance(y.covariance, SharedCovariance):
-        left, right = variance_factors(x, y)
-        return CosineMoments(mean, left @ right.T)
+        return CosineMoments(mean, variance_factors(x, y))
     return CosineMoments(mean, _general_variance(x, y))
 
 
-def variance_factors(x: GaussianEmbeddings, y: GaussianEmbeddings) -> tuple[Tensor, Tensor]:  # [N, 2], [C, 2]
+def variance_factors(x: GaussianEmbeddings, y: GaussianEmbeddings) -> PairProduct:  # [N, 2], [C, 2]
     """Two numbers an item, whose dot product is the variance of a pair (shared covariances)."""
     assert isinstance(x.covariance, SharedCovariance)
     assert isinstance(y.covariance, SharedCovariance)
@@ -67,7 +90,8 @@ def variance_factors(x: GaussianEmbeddings, y: GaussianEmbeddings) -> tuple[Tens
     x_quadratic = x.quadratic(y.covariance.shape) / x_square  # mu_i^T R_h mu_i / s_i^2
     y_quadratic = y.quadratic(x.covariance.shape) / y_square  # mu_j^T R_g mu_j / s_j^2
     both = x.covariance.shape.inner(y.covariance.shape)
-    return torch.stack([x_scale, x_quadratic], dim=1), torch.stack([both * y_scale + y_quadratic, y_scale], dim=1)
+    left = torch.stack([x_scale, x_quadratic], dim=1)
+    return PairProduct(left, torch.stack([both * y_scale + y_quadratic, y_scale], dim=1))
 
 
 def _general_variance(x: GaussianEmbeddings, y: GaussianEmbeddings) -> Tensor:  # [N, C]

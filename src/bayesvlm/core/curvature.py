@@ -210,8 +210,8 @@ class _Sums:
         self.cross = torch.zeros(width, width, dtype=torch.float64, device=device)
 
     def add_cross(self, weight: Tensor, left: Tensor, right: Tensor) -> None:
-        """X += sum_i w_i left_i right_i^T, in float64."""
-        self.cross += (left.double() * weight.double()[:, None]).T @ right.double()
+        """X += sum_i w_i left_i right_i^T: a product over the block, added up in float64."""
+        self.cross += ((left * weight[:, None]).T @ right).double()
 
     def add_projection(self, weight: Tensor, ghat: Tensor, u: Tensor) -> None:
         """What M_i = I - ghat ghat^T takes away: X += sum_i w_i ghat_i (u_i - q_i ghat_i / 2)^T, q_i = ghat_i . u_i."""
@@ -245,9 +245,9 @@ class _ContrastBatch:
         self.smallest_norm = float(self.source_norm.min())
         itemsize = 8 if self.dtype == torch.float64 else 4
         # Of the memory: at most a quarter for the unit targets, a quarter for everything of size [block of rows, d]
-        # (about eight arrays, and four in float64), what is left for the two [n, k] tiles.
+        # (about twelve arrays), what is left for the two [n, k] tiles.
         quarter = memory // 4
-        block = max(1, quarter // (self.width * (8 * itemsize + 4 * 8)))
+        block = max(1, quarter // (self.width * 12 * itemsize))
         size = len(target) * self.width * itemsize
         kept = size <= quarter
         self.column_tile = len(target) if kept else min(len(target), block)
@@ -257,10 +257,12 @@ class _ContrastBatch:
         self.block = block // self.row_tile * self.row_tile  # whole tiles
         self.kept: Tensor | None = None
         self.shift: Tensor | None = None
-        if centred:
-            self.shift = self._mean_target()
         if kept:
             self.kept = self.targets(slice(None))
+        if centred:
+            self.shift = self._mean_target()
+            if self.kept is not None:
+                self.kept.sub_(self.shift)
         self.workspace = torch.empty(2 * self.row_tile * self.column_tile, dtype=self.dtype, device=self.device)
 
     @property
@@ -325,6 +327,8 @@ class _ContrastBatch:
             setattr(matmul, setting.name, before)
 
     def _mean_target(self) -> Tensor:  # [d]
+        if self.kept is not None:
+            return self.kept.mean(dim=0)
         total = torch.zeros(self.width, dtype=self.dtype, device=self.device)
         for rows in self.spans(self.target_count, self.block):
             total += self.targets(rows).sum(dim=0)
@@ -352,7 +356,8 @@ def _norms(rows: Tensor, name: str) -> Tensor:  # [n, d] -> [n]
         raise BayesVLMError(
             f"{name} must be a non-empty floating-point matrix [rows, d], got {rows.dtype} of shape {list(rows.shape)}."
         )
-    parts = torch.split(rows, max(1, 2**22 // rows.shape[1]))  # half precision is widened a part at a time
+    # on a CPU half precision is widened before it is summed: a part at a time, then
+    parts = [rows] if rows.is_cuda else torch.split(rows, max(1, 2**22 // rows.shape[1]))
     norm = torch.cat([torch.linalg.vector_norm(part, dim=1, dtype=torch.float64) for part in parts])
     usable = torch.isfinite(norm) & (norm > 0)
     if not bool(usable.all()):

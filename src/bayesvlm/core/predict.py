@@ -46,8 +46,7 @@ class Prediction:
     """
 
     probs: Tensor  # [N, C]
-    mean: Tensor  # [N, C], expected cosine
-    variance: Tensor  # [N, C], variance of the cosine
+    moments: CosineMoments
     label_probs: Tensor | None = None  # [N, C], per-label sigmoid probabilities (SigLIP), else None
     classes: tuple[str, ...] | None = None
     split_entropy: Callable[[], EntropySplit] | None = field(default=None, repr=False)
@@ -66,8 +65,14 @@ class Prediction:
         return entropy(self.probs)
 
     @property
-    def moments(self) -> CosineMoments:
-        return CosineMoments(self.mean, self.variance)
+    def mean(self) -> Tensor:  # [N, C]
+        """Expected cosine."""
+        return self.moments.mean
+
+    @property
+    def variance(self) -> Tensor:  # [N, C]
+        """Variance of the cosine."""
+        return self.moments.variance
 
     @property
     def epistemic(self) -> Tensor:  # [N]
@@ -143,13 +148,13 @@ def entropy(probs: Tensor) -> Tensor:  # [..., C] -> [...]
 def _scaled_softmax(moments: CosineMoments, scale: float, *, centred: bool) -> Tensor:  # [N, C]
     """softmax(E / sqrt(1/t^2 + pi/8 V)), a block of rows at a time so that it stays in the processor's cache."""
     check_positive("scale", scale)
-    mean, variance = moments.mean, moments.variance
+    mean = moments.mean
     probs = torch.empty_like(mean)
     floor = torch.tensor(scale**-2, dtype=mean.dtype, device=mean.device)
-    rows = len(mean) if mean.is_cuda else max(1, 2**18 // max(1, mean.shape[1]))
+    rows = len(mean) if mean.is_cuda else max(1, 2**19 // max(1, mean.shape[1]))
     for start in range(0, len(mean), rows):
         block = slice(start, start + rows)
-        logit = torch.add(floor, variance[block], alpha=math.pi / 8).rsqrt_()
+        logit = torch.add(floor, moments.variance_of(block), alpha=math.pi / 8).rsqrt_()
         shifted = mean[block] - mean[block].mean(dim=1, keepdim=True) if centred else mean[block]
         torch.softmax(logit.mul_(shifted), dim=1, out=probs[block])
     return probs
