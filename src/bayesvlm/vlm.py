@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as dataclass_replace
 from functools import cached_property
@@ -150,7 +150,12 @@ class BayesVLM:
                     f"{name} does not name its model; pass it: from_pretrained({str(name)!r}, model=...)."
                 )
             pinned = saved.config.revision if model is None else None
-            vlm = cls._from_adapter(load_adapter(str(source), device=device, dtype=dtype, revision=pinned))
+            try:
+                vlm = cls._from_adapter(load_adapter(str(source), device=device, dtype=dtype, revision=pinned))
+            except BayesVLMError as error:
+                raise BayesVLMError(
+                    f"The posterior {name} needs its model (or another given as model): {error}"
+                ) from error
         return vlm.with_posterior(saved)
 
     @classmethod
@@ -304,7 +309,7 @@ class BayesVLM:
             progress: None shows a bar on a terminal.
 
         Returns:
-            itself, with tau and the other settings as they were and lam to be solved anew.
+            itself, with the settings as they were; lam is solved anew, unless it was given.
         """
         estimator = FactorEstimator(
             self.image,
@@ -423,10 +428,7 @@ class BayesVLM:
             probs, split = result.probs, lambda: result
         else:
             probs = (probit if link == "probit" else centred_probit)(moments, self.scale)
-        label_probs = None
-        if self.loss == "sigmoid":
-            label_probs = sigmoid_probit(moments, self.scale, cast(float, self.logit_bias))
-        return Prediction(probs, moments, label_probs, names, split)
+        return Prediction(probs, moments, names, split, self._label_link)
 
     @torch.no_grad()
     def similarity(self, inputs: Any, texts: Any, *, progress: bool | None = None) -> CosineMoments:
@@ -472,6 +474,14 @@ class BayesVLM:
     def _embeddings(self, images: Features, texts: Features) -> tuple[GaussianEmbeddings, GaussianEmbeddings]:
         return self.posterior["image"].embed(images), self.posterior["text"].embed(texts)
 
+    @property
+    def _label_link(self) -> Callable[[CosineMoments], Tensor] | None:
+        """Per-label probabilities, for models trained with the sigmoid loss."""
+        scale, bias = self.scale, self.logit_bias
+        if self.loss != "sigmoid" or bias is None:
+            return None
+        return lambda moments: sigmoid_probit(moments, scale, bias)
+
     def _forget(self) -> None:
         """Drop what was derived from the factors and settings that are about to change."""
         for name in ("lam", "posterior"):
@@ -495,7 +505,7 @@ class BayesVLM:
             weights=weight_hashes(self.image, self.text),
             weight_norm_squared={tower: getattr(self, tower).norm_squared for tower in TOWERS},
             bias={tower: getattr(self, tower).bias is not None for tower in TOWERS},
-            model=model or (self.adapter.name if self.adapter else None),
+            model=model or (_lasting(self.adapter.name) if self.adapter else None),
             revision=self.adapter.revision if self.adapter and not model else None,
             provenance=self.provenance,
         )
@@ -530,6 +540,11 @@ def _on_device(projection: Projection, device: str | torch.device | None) -> Pro
     target = torch.device(device) if device else torch.device("cuda" if torch.cuda.is_available() else "cpu")
     bias = None if projection.bias is None else projection.bias.to(target)
     return Projection(projection.weight.to(target), bias, projection.residual)
+
+
+def _lasting(name: str) -> str:
+    """A model's folder as a path that holds from any working directory; a Hub id as it is."""
+    return str(Path(name).expanduser().resolve()) if Path(name).expanduser().is_dir() else name
 
 
 def _as_batch(values: Any) -> Any:

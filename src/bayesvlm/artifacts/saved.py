@@ -24,7 +24,7 @@ from bayesvlm.artifacts.card import model_card
 from bayesvlm.artifacts.files import read_safetensors, write_together
 from bayesvlm.core.errors import BayesVLMError, check_choice, check_positive
 from bayesvlm.core.estimation import TOWERS, Loss, Tower
-from bayesvlm.core.evidence import Structure, solve_prior_precision
+from bayesvlm.core.evidence import Evidence, Structure
 from bayesvlm.core.factors import KroneckerFactors
 from bayesvlm.core.posterior import Covariance
 from bayesvlm.core.predict import Link
@@ -137,13 +137,13 @@ def evidence_lam(
 ) -> dict[str, float]:
     """lam of both towers by the evidence."""
     return {
-        tower: solve_prior_precision(
+        tower: Evidence(
             factors[tower].A_spectrum.values,
             factors[tower].B_spectrum.values,
             weight_norm_squared[tower],
             tau,
             structure,
-        )
+        ).best_lam()
         for tower in TOWERS
     }
 

@@ -72,13 +72,19 @@ def info(
 
 
 def _tower(factors: KroneckerFactors, norm_squared: float | None, lam: float) -> dict[str, Any]:
-    from bayesvlm.core.evidence import implied_weight_norm_squared
+    from bayesvlm.core.errors import BayesVLMError
+    from bayesvlm.core.evidence import Evidence
 
     alpha, beta = factors.A_spectrum.values, factors.B_spectrum.values
     source = "recorded or given"
     if norm_squared is None:
-        norm_squared = implied_weight_norm_squared(alpha, beta, lam)
+        norm_squared = Evidence(alpha, beta, 1.0, objective="official").implied_weight_norm_squared(lam)
         source = "implied by lam at tau = 1 under the official objective"
+        if norm_squared <= 0:
+            raise BayesVLMError(
+                f"The posterior does not record |W|^2, and its lam = {lam:g} implies none ({norm_squared:.3g}); "
+                "give --image-norm-squared and --text-norm-squared."
+            )
     return {
         "pairs": factors.n,
         "p": len(alpha),
@@ -98,11 +104,11 @@ def _solved(
 ) -> dict[str, Any]:
     """One row of the table; lam is None where the objective has no maximum (the official one, on singular factors)."""
     from bayesvlm.core.errors import BayesVLMError
-    from bayesvlm.core.evidence import solve_prior_precision
+    from bayesvlm.core.evidence import Evidence
 
     spectra = factors.A_spectrum.values, factors.B_spectrum.values
     try:
-        lam = solve_prior_precision(*spectra, norm_squared, tau, structure, objective)  # type: ignore[arg-type]
+        lam = Evidence(*spectra, norm_squared, tau, structure, objective).best_lam()  # type: ignore[arg-type]
     except BayesVLMError:
         lam = None
     return {"tau": tau, "objective": objective, "structure": structure, "lam": lam}

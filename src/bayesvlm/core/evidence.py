@@ -9,6 +9,7 @@ sum of positive, strictly falling terms minus `lam |W|^2 / 2`: one root, found b
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -42,107 +43,97 @@ def optimal_prior_precision(
     """
     alpha = spectrum(symmetric(A, "A"), "A").values
     beta = spectrum(symmetric(B, "B"), "B").values
-    return solve_prior_precision(alpha, beta, weight_norm_squared, tau, structure, objective)
+    return Evidence(alpha, beta, weight_norm_squared, tau, structure, objective).best_lam()
 
 
-def solve_prior_precision(
-    alpha: Tensor,  # [p]
-    beta: Tensor,  # [d]
-    weight_norm_squared: float,
-    tau: float = 1.0,
-    structure: Structure = "damped",
-    objective: Objective = "evidence",
-) -> float:
-    """`optimal_prior_precision` from eigenvalues already at hand."""
-    if not (math.isfinite(weight_norm_squared) and weight_norm_squared > 0):
-        raise BayesVLMError(f"|W|^2 = {weight_norm_squared}; the evidence needs a projection that is not zero.")
-    for name, values in (("alpha", alpha), ("beta", beta)):
-        if not bool((torch.isfinite(values) & (values >= 0)).all()):
-            raise BayesVLMError(f"The eigenvalues {name} hold negative numbers, NaN or Inf; take them from `spectrum`.")
-    arguments = (alpha.double(), beta.double(), weight_norm_squared, tau, structure, objective)
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """The log evidence of one tower as a function of log lam, on the eigenvalues of its factors.
 
-    def slope(log_lam: float) -> float:
-        return evidence_slope(log_lam, *arguments)
+    Args:
+        alpha, beta: eigenvalues of A and B (1/sqrt(n) included), none negative.
+        weight_norm_squared, tau, structure, objective: as for `optimal_prior_precision`.
+    """
 
-    low = high = -math.log(weight_norm_squared)  # where lam |W|^2 = 1
-    step = 1.0
-    while slope(low) < 0:
-        low, step = low - step, 2 * step
-        if low < -600:
+    alpha: Tensor  # [p]
+    beta: Tensor  # [d]
+    weight_norm_squared: float
+    tau: float = 1.0
+    structure: Structure = "damped"
+    objective: Objective = "evidence"
+
+    def __post_init__(self) -> None:
+        check_positive("|W|^2", self.weight_norm_squared)
+        check_positive("tau", self.tau)
+        check_choice("structure", self.structure, ("damped", "exact"))
+        check_choice("objective", self.objective, ("evidence", "official"))
+        if self.objective == "official" and self.structure == "exact":
             raise BayesVLMError(
-                f"The {objective} has no maximum: it rises as lam falls to zero (tau={tau}, structure={structure!r}). "
-                "The factors carry no curvature the prior could be weighed against; estimate them on real pairs."
+                "objective='official' exists for structure='damped' only: the authors had no exact one."
             )
-    step = 1.0
-    while slope(high) > 0:
-        high, step = high + step, 2 * step
-        if high > 600:
-            raise BayesVLMError(f"The {objective} has no maximum below lam = e^600; check the factors' scale.")
-    if low == high:
-        return math.exp(low)
-    return math.exp(brentq(slope, low, high, xtol=1e-14, rtol=4 * torch.finfo(torch.float64).eps, maxiter=500))
+        for name, values in (("alpha", self.alpha), ("beta", self.beta)):
+            if not bool((torch.isfinite(values) & (values >= 0)).all()):
+                raise BayesVLMError(
+                    f"The eigenvalues {name} hold negative numbers, NaN or Inf; take them from `spectrum`."
+                )
+            object.__setattr__(self, name, values.double())
 
+    def value(self, log_lam: float) -> float:
+        """The objective, without its constant."""
+        p, d, lam = len(self.alpha), len(self.beta), math.exp(log_lam)
+        prior = -lam / 2 * self.weight_norm_squared + p * d / 2 * log_lam
+        if self.structure == "exact":
+            return prior - float(torch.log(self.tau * torch.outer(self.alpha, self.beta) + lam).sum()) / 2
+        logdet_A = float(torch.log(math.sqrt(self.tau) * self.alpha + math.sqrt(lam)).sum())
+        logdet_B = float(torch.log(math.sqrt(self.tau) * self.beta + math.sqrt(lam)).sum())
+        if self.objective == "official":
+            return prior - (p * logdet_A + d * logdet_B)
+        return prior - (d * logdet_A + p * logdet_B) / 2
 
-def log_evidence(
-    log_lam: float,
-    alpha: Tensor,  # [p]
-    beta: Tensor,  # [d]
-    weight_norm_squared: float,
-    tau: float = 1.0,
-    structure: Structure = "damped",
-    objective: Objective = "evidence",
-) -> float:
-    """The objective itself, without its constant."""
-    p, d, lam = len(alpha), len(beta), math.exp(log_lam)
-    prior = -lam / 2 * weight_norm_squared + p * d / 2 * log_lam
-    _check_options(structure, objective, tau)
-    if structure == "exact":
-        return prior - float(torch.log(tau * torch.outer(alpha, beta) + lam).sum()) / 2
-    logdet_A = float(torch.log(math.sqrt(tau) * alpha + math.sqrt(lam)).sum())
-    logdet_B = float(torch.log(math.sqrt(tau) * beta + math.sqrt(lam)).sum())
-    if objective == "official":
-        return prior - (p * logdet_A + d * logdet_B)
-    return prior - (d * logdet_A + p * logdet_B) / 2
+    def slope(self, log_lam: float) -> float:
+        """The derivative of `value` in log lam: what the data know minus `lam |W|^2 / 2`, strictly falling."""
+        lam = math.exp(log_lam)
+        return self._known(lam) - lam * self.weight_norm_squared / 2
 
+    def best_lam(self) -> float:
+        """The lam at which the slope is zero."""
+        low = high = -math.log(self.weight_norm_squared)  # where lam |W|^2 = 1
+        step = 1.0
+        while self.slope(low) < 0:
+            low, step = low - step, 2 * step
+            if low < -600:
+                raise BayesVLMError(
+                    f"The {self.objective} has no maximum: it rises as lam falls to zero (tau={self.tau}, "
+                    f"structure={self.structure!r}). The factors carry no curvature the prior could be weighed "
+                    "against; estimate them on real pairs."
+                )
+        step = 1.0
+        while self.slope(high) > 0:
+            high, step = high + step, 2 * step
+            if high > 600:
+                raise BayesVLMError(f"The {self.objective} has no maximum below lam = e^600; check the factors' scale.")
+        if low == high:
+            return math.exp(low)
+        return math.exp(brentq(self.slope, low, high, xtol=1e-14, rtol=4 * torch.finfo(torch.float64).eps, maxiter=500))
 
-def evidence_slope(
-    log_lam: float,
-    alpha: Tensor,  # [p]
-    beta: Tensor,  # [d]
-    weight_norm_squared: float,
-    tau: float = 1.0,
-    structure: Structure = "damped",
-    objective: Objective = "evidence",
-) -> float:
-    """d log_evidence / d log_lam. For the evidence P/2 is folded into the sums, so that nothing cancels."""
-    p, d, lam = len(alpha), len(beta), math.exp(log_lam)
-    _check_options(structure, objective, tau)
-    if structure == "exact":
-        curvature = tau * torch.outer(alpha, beta)
-        return float((curvature / (curvature + lam)).sum()) / 2 - lam * weight_norm_squared / 2
-    root = math.sqrt(lam)
-    scaled_alpha, scaled_beta = math.sqrt(tau) * alpha, math.sqrt(tau) * beta
-    if objective == "official":
-        shrunk = p * float((root / (scaled_alpha + root)).sum()) + d * float((root / (scaled_beta + root)).sum())
-        return (p * d - shrunk - lam * weight_norm_squared) / 2
-    known_A = float((scaled_alpha / (scaled_alpha + root)).sum())
-    known_B = float((scaled_beta / (scaled_beta + root)).sum())
-    return (d * known_A + p * known_B) / 4 - lam * weight_norm_squared / 2
+    def implied_weight_norm_squared(self, lam: float) -> float:
+        """The |W|^2 for which `lam` would be the best: what a published lam says about its projection."""
+        return 2 * self._known(lam) / lam
 
-
-def implied_weight_norm_squared(
-    alpha: Tensor,  # [p]
-    beta: Tensor,  # [d]
-    lam: float,
-    tau: float = 1.0,
-) -> float:
-    """The |W|^2 at which the official objective peaks at `lam`: what a published lam says about its projection."""
-    return 2 * evidence_slope(math.log(lam), alpha, beta, 0.0, tau, objective="official") / lam
-
-
-def _check_options(structure: str, objective: str, tau: float) -> None:
-    check_positive("tau", tau)
-    check_choice("structure", structure, ("damped", "exact"))
-    check_choice("objective", objective, ("evidence", "official"))
-    if objective == "official" and structure == "exact":
-        raise BayesVLMError("objective='official' exists for structure='damped' only: the authors had no exact one.")
+    def _known(self, lam: float) -> float:
+        """P/2 minus half the slope of the log-determinant; for the evidence as one sum, so that nothing cancels."""
+        p, d = len(self.alpha), len(self.beta)
+        if self.structure == "exact":
+            curvature = self.tau * torch.outer(self.alpha, self.beta)
+            return float((curvature / (curvature + lam)).sum()) / 2
+        root, scaled_alpha, scaled_beta = (
+            math.sqrt(lam),
+            math.sqrt(self.tau) * self.alpha,
+            math.sqrt(self.tau) * self.beta,
+        )
+        if self.objective == "official":
+            shrunk = p * float((root / (scaled_alpha + root)).sum()) + d * float((root / (scaled_beta + root)).sum())
+            return (p * d - shrunk) / 2
+        known_A = float((scaled_alpha / (scaled_alpha + root)).sum())
+        known_B = float((scaled_beta / (scaled_beta + root)).sum())
+        return (d * known_A + p * known_B) / 4

@@ -42,14 +42,15 @@ class EntropySplit(NamedTuple):
 class Prediction:
     """Class probabilities with what they are made of.
 
-    `epistemic` and `aleatoric` are Monte Carlo over parameter draws, made on first access and kept.
+    `epistemic` and `aleatoric` are Monte Carlo over parameter draws; they, `variance` and `label_probs` are computed on
+    first access and kept.
     """
 
     probs: Tensor  # [N, C]
     moments: CosineMoments
-    label_probs: Tensor | None = None  # [N, C], per-label sigmoid probabilities (SigLIP), else None
     classes: tuple[str, ...] | None = None
     split_entropy: Callable[[], EntropySplit] | None = field(default=None, repr=False)
+    label_link: Callable[[CosineMoments], Tensor] | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return int(self.probs.shape[0])
@@ -73,6 +74,11 @@ class Prediction:
     def variance(self) -> Tensor:  # [N, C]
         """Variance of the cosine."""
         return self.moments.variance
+
+    @cached_property
+    def label_probs(self) -> Tensor | None:  # [N, C]
+        """Probability of each label by itself, for models trained with the sigmoid loss (SigLIP); None for others."""
+        return None if self.label_link is None else self.label_link(self.moments)
 
     @property
     def epistemic(self) -> Tensor:  # [N]
