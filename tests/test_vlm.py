@@ -77,6 +77,12 @@ def test_lam_follows_tau_by_the_evidence(vlm: BayesVLM, draw: Draw) -> None:
     assert vlm.tau == 1.0, "replace must not touch the original"
     given = vlm.replace(lam={"image": 2.0, "text": 3.0})
     assert given.replace(tau=9.0).lam == {"image": 2.0, "text": 3.0}, "a given lam stays"
+    assert given.replace(lam="evidence").lam == vlm.lam
+    lam = {"image": 2.0, "text": 3.0}
+    changed = vlm.replace(lam=lam)
+    lam["image"] = changed.lam["image"] = -1.0
+    assert changed.lam == {"image": 2.0, "text": 3.0}, "nobody else's dictionary is shared"
+    assert given.fit([pairs(draw, 50)]).settings.lam is None, "new factors, new lam"
 
 
 def test_similarity_is_prob_cosine_written_out(vlm: BayesVLM, draw: Draw) -> None:
@@ -184,12 +190,15 @@ def test_an_interrupted_fit_goes_on(vlm: BayesVLM, draw: Draw, tmp_path: Path) -
 
     with pytest.raises(KeyboardInterrupt):
         vlm.fit(cut_short(), negatives=20, checkpoint=checkpoint)
-    assert vlm.factors is whole or vlm.factors["image"].n == 75, "the interrupted fit must not replace the posterior"
+    assert torch.equal(vlm.factors["image"].B_sum, whole["image"].B_sum), "an interrupted fit replaces nothing"
     assert checkpoint.exists()
     with pytest.raises(BayesVLMError, match="negatives is 20 there and 10 here"):
         vlm.fit(stream, negatives=10, checkpoint=checkpoint)
+    with pytest.raises(BayesVLMError, match="are not those"):
+        vlm.fit([(images[1:], texts[1:])], negatives=20, checkpoint=checkpoint)
+    with pytest.raises(BayesVLMError, match="holds 40 pairs, but only 30 were given"):
+        vlm.fit([(images[:30], texts[:30])], negatives=20, checkpoint=checkpoint)
     resumed = vlm.fit(stream, negatives=20, checkpoint=checkpoint).factors
-    assert not checkpoint.exists()
     for tower in ("image", "text"):
         assert resumed[tower].n == 75
         torch.testing.assert_close(resumed[tower].A, whole[tower].A)
@@ -273,3 +282,55 @@ def test_push_to_hub_uploads_the_saved_folder(vlm: BayesVLM, draw: Draw, monkeyp
     assert vlm.push_to_hub("me/posterior", private=True, token="secret") == "https://hub/me/posterior"
     assert calls["created"] == ("me/posterior", True, True)
     assert calls["files"] == ["README.md", "config.json", "posterior.safetensors", "projections.safetensors"]
+
+
+def test_a_posterior_knows_the_temperature_and_the_loss(draw: Draw) -> None:
+    weights = draw(6, 10), draw(6, 8)
+    saved = BayesVLM.from_projections(*weights, 1.5).fit([pairs(draw, 20)]).saved()
+    with pytest.raises(BayesVLMError, match=r"logit_scale = 1.5, but these projections has 2.5"):
+        BayesVLM.from_projections(*weights, 2.5).with_posterior(saved)
+    with pytest.raises(BayesVLMError, match="loss = infonce"):
+        BayesVLM.from_projections(*weights, 1.5, -1.0, loss="sigmoid").with_posterior(saved)
+
+
+def test_projections_of_two_dtypes_meet_in_the_wider(draw: Draw) -> None:
+    vlm = BayesVLM.from_projections(draw(6, 10), draw(6, 8).float(), 1.5).fit([pairs(draw, 20)])
+    assert vlm.classify(*pairs(draw, 3)).probs.dtype == torch.float64
+
+
+def test_projections_are_copied(draw: Draw) -> None:
+    weight = draw(6, 10)
+    vlm = BayesVLM.from_projections(weight, draw(6, 8), 1.5)
+    before = vlm.image.weight.clone()
+    weight.zero_()
+    assert torch.equal(vlm.image.weight, before)
+
+
+def test_provenance_must_be_json(vlm: BayesVLM, draw: Draw) -> None:
+    with pytest.raises(BayesVLMError, match="provenance is kept as json"):
+        vlm.fit([pairs(draw, 20)], provenance={"source": Path("somewhere")})
+
+
+def test_a_folder_is_no_address_on_the_hub(tmp_path: Path) -> None:
+    from bayesvlm.models.tiny import save_tiny_clip
+
+    vlm = BayesVLM.from_pretrained(save_tiny_clip(tmp_path / "clip"), device="cpu")
+    generator = torch.Generator().manual_seed(0)
+    features = Features(torch.randn(20, 48, generator=generator)), Features(torch.randn(20, 32, generator=generator))
+    with pytest.raises(BayesVLMError, match="which nobody else has"):
+        vlm.fit([features]).push_to_hub("me/posterior")
+
+
+def test_fit_takes_single_pairs_and_generators(tmp_path: Path) -> None:
+    from PIL import Image
+
+    from bayesvlm.models.tiny import save_tiny_clip
+
+    vlm = BayesVLM.from_pretrained(save_tiny_clip(tmp_path / "clip"), device="cpu")
+    colours = ["red", "green", "blue", "black"]
+    images = [Image.new("RGB", (32, 32), colour) for colour in colours]
+    whole = vlm.fit([(images, colours)]).factors["image"].B
+    single = vlm.fit((image, colour) for image, colour in zip(images, colours, strict=True)).factors["image"].B
+    torch.testing.assert_close(single, whole, rtol=1e-3, atol=1e-3 * float(whole.abs().max()))
+    lazy = vlm.fit([((image for image in images), (colour for colour in colours))]).factors["image"].B
+    torch.testing.assert_close(lazy, whole)

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import math
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from dataclasses import replace as dataclass_replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor
 
 from bayesvlm.artifacts import PosteriorConfig, SavedPosterior, hub
-from bayesvlm.artifacts.checkpoint import restore_checkpoint, save_checkpoint
-from bayesvlm.artifacts.saved import LamSource, evidence_lam
+from bayesvlm.artifacts.saved import LamSource
 from bayesvlm.artifacts.weights import check_weights, weight_hashes
 from bayesvlm.classes import class_names, label_indices
+from bayesvlm.core.contrast import DEFAULT_MEMORY, Precision
 from bayesvlm.core.cosine import CosineMoments, prob_cosine
-from bayesvlm.core.curvature import DEFAULT_MEMORY, Precision
 from bayesvlm.core.embeddings import GaussianEmbeddings
-from bayesvlm.core.errors import BayesVLMError, check_choice, check_positive
-from bayesvlm.core.estimation import TOWERS, FactorEstimator, Loss, Tower
+from bayesvlm.core.errors import BayesVLMError, check_choice
+from bayesvlm.core.estimation import TOWERS, FactorEstimator, Loss, Normalise, Tower, best_lams
 from bayesvlm.core.evidence import Structure
 from bayesvlm.core.factors import KroneckerFactors
 from bayesvlm.core.features import Features
@@ -39,30 +38,10 @@ from bayesvlm.core.predict import (
 )
 from bayesvlm.core.projection import Projection
 from bayesvlm.core.tuning import DEFAULT_TAUS, TauGrid, search_tau
-from bayesvlm.models import Adapter, load_adapter
+from bayesvlm.fitting import estimate_factors
+from bayesvlm.models import Adapter, load_adapter, resolve_device
 from bayesvlm.progress import progress_bar
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How the posterior is formed and read; `lam` None means: by the evidence, again whenever tau changes."""
-
-    tau: float = 1.0
-    lam: Mapping[str, float] | None = None
-    structure: Structure = "damped"
-    covariance: Covariance = "diagonal"
-    link: Link = "probit"
-
-    def __post_init__(self) -> None:
-        check_positive("tau", self.tau)
-        check_choice("structure", self.structure, ("damped", "exact"))
-        check_choice("covariance", self.covariance, ("diagonal", "full"))
-        check_choice("link", self.link, ("probit", "centred", "mc"))
-        if self.lam is not None:
-            if set(self.lam) != set(TOWERS):
-                raise BayesVLMError(f"lam={dict(self.lam)!r}; it takes both towers: {{'image': ..., 'text': ...}}.")
-            for tower in TOWERS:
-                check_positive(f"lam[{tower!r}]", self.lam[tower])
+from bayesvlm.settings import Settings
 
 
 class BayesVLM:
@@ -87,9 +66,10 @@ class BayesVLM:
         adapter: Adapter | None = None,
         factors: dict[Tower, KroneckerFactors] | None = None,
         settings: Settings | None = None,
+        normalise: Normalise | None = None,
         provenance: Mapping[str, Any] | None = None,
     ) -> None:
-        check_choice("loss", loss, ("infonce", "sigmoid"))
+        check_choice("loss", loss, get_args(Loss))
         if loss == "sigmoid" and logit_bias is None:
             raise BayesVLMError("loss='sigmoid' needs logit_bias, the bias the model adds to its logits.")
         if image.embedding_width != text.embedding_width:
@@ -97,14 +77,19 @@ class BayesVLM:
                 f"The image projection maps to {image.embedding_width} dimensions and the text projection to "
                 f"{text.embedding_width}; both towers must meet in one space."
             )
-        self.image, self.text = image, text
+        if image.weight.device != text.weight.device:
+            raise BayesVLMError(
+                f"The projections are on {image.weight.device} and {text.weight.device}; both must be on one device."
+            )
+        dtype = torch.promote_types(image.weight.dtype, text.weight.dtype)
+        self.image, self.text = image.to(dtype), text.to(dtype)
         self.logit_scale, self.logit_bias, self.loss = float(logit_scale), logit_bias, loss
         if not math.isfinite(self.logit_scale) or self.logit_scale > 30:
             raise BayesVLMError(
                 f"logit_scale={logit_scale}; it is the logarithm of the temperature, as CLIP stores it (about 4.6)."
             )
         self.adapter = adapter
-        self._factors = factors
+        self._factors, self._normalise = factors, normalise
         self.settings = settings or Settings()
         self.provenance = dict(provenance or {})
 
@@ -139,7 +124,8 @@ class BayesVLM:
             return cls._from_adapter(load_adapter(str(name), device=device, dtype=dtype, revision=revision))
         saved = SavedPosterior.load(folder)
         if model is None and saved.projections is not None:
-            projections = {tower: _on_device(saved.projections[tower], device) for tower in TOWERS}
+            target = resolve_device(device)
+            projections = {tower: saved.projections[tower].to(target) for tower in TOWERS}
             config = saved.config
             scale = cast(float, config.logit_scale)
             vlm = cls(projections["image"], projections["text"], scale, config.logit_bias, config.loss)
@@ -184,6 +170,13 @@ class BayesVLM:
         config = saved.config
         if config.weights is not None:
             check_weights(config.weights, config.model, self.image, self.text, name)
+        for entry in ("loss", "logit_scale", "logit_bias"):
+            had, have = getattr(config, entry), getattr(self, entry)
+            if had is not None and had != have:
+                raise BayesVLMError(
+                    f"This posterior was estimated with {entry} = {had}, but {name} has {have}; the curvature depends "
+                    "on it, so fit a posterior for this model."
+                )
         settings = Settings(
             tau=config.tau,
             lam=config.lam if config.lam_source == "given" else None,
@@ -192,9 +185,7 @@ class BayesVLM:
             link=config.link,
         )
         factors = {tower: saved.factors[tower].to(self.device) for tower in TOWERS}
-        vlm = self._copy(factors=factors, settings=settings, provenance=config.provenance)
-        if config.lam_source == "evidence":
-            vlm.__dict__["lam"] = dict(config.lam)  # as saved: solved once, at fit
+        vlm = self._copy(factors=factors, settings=settings, normalise=config.normalise, provenance=config.provenance)
         _ = vlm.posterior  # shapes are checked here, not at the first prediction
         return vlm
 
@@ -202,14 +193,14 @@ class BayesVLM:
         self,
         *,
         tau: float | None = None,
-        lam: Mapping[str, float] | None = None,
+        lam: Mapping[str, float] | Literal["evidence"] | None = None,
         structure: Structure | None = None,
         covariance: Covariance | None = None,
         link: Link | None = None,
     ) -> BayesVLM:
         """A new BayesVLM that differs in what is given.
 
-        lam follows tau and the structure by the evidence, unless it was ever given here: then it stays.
+        lam follows tau and the structure by the evidence. One that is given here stays until lam="evidence" is.
         """
         changes: dict[str, Any] = {
             "tau": tau,
@@ -218,17 +209,17 @@ class BayesVLM:
             "covariance": covariance,
             "link": link,
         }
-        settings = dataclass_replace(self.settings, **{k: v for k, v in changes.items() if v is not None})
-        vlm = self._copy(settings=settings)
-        if "lam" in self.__dict__ and lam is None and tau is None and structure is None:
-            vlm.__dict__["lam"] = dict(self.lam)
-        return vlm
+        given = {name: value for name, value in changes.items() if value is not None}
+        if lam == "evidence":
+            given["lam"] = None
+        return self._copy(settings=dataclass_replace(self.settings, **given))
 
     def _copy(self, **changes: Any) -> BayesVLM:
         kept: dict[str, Any] = {
             "adapter": self.adapter,
             "factors": self._factors,
             "settings": self.settings,
+            "normalise": self._normalise,
             "provenance": self.provenance,
         }
         return BayesVLM(self.image, self.text, self.logit_scale, self.logit_bias, self.loss, **{**kept, **changes})
@@ -261,13 +252,17 @@ class BayesVLM:
             )
         return self._factors
 
-    @cached_property
+    @property
     def lam(self) -> dict[str, float]:
         """Prior precision of each tower: as given, or by the evidence."""
+        return dict(self._lam)
+
+    @cached_property
+    def _lam(self) -> dict[str, float]:
         if self.settings.lam is not None:
             return dict(self.settings.lam)
         norms: dict[str, float] = {tower: getattr(self, tower).norm_squared for tower in TOWERS}
-        return evidence_lam(self.factors, norms, self.tau, self.settings.structure)
+        return best_lams(self.factors, norms, self.tau, self.settings.structure)
 
     @cached_property
     def posterior(self) -> dict[Tower, Posterior]:
@@ -275,7 +270,7 @@ class BayesVLM:
         structure, covariance = self.settings.structure, self.settings.covariance
         return {
             tower: Posterior(
-                getattr(self, tower), self.factors[tower], self.tau, self.lam[tower], structure, covariance
+                getattr(self, tower), self.factors[tower], self.tau, self._lam[tower], structure, covariance
             )
             for tower in TOWERS
         }
@@ -287,7 +282,7 @@ class BayesVLM:
         pairs: Iterable[tuple[Any, Any]],
         negatives: int = 32768,
         *,
-        normalise: Literal["paper", "sum"] = "paper",
+        normalise: Normalise = "paper",
         precision: Precision | None = None,
         memory: int = DEFAULT_MEMORY,
         checkpoint: str | Path | None = None,
@@ -303,13 +298,13 @@ class BayesVLM:
             normalise: for the sigmoid loss, "paper" (divide by the batch) or "sum".
             precision, memory: of the curvature, see `bayesvlm.core.curvature`.
             checkpoint: a file the sums are kept in after every finished contrast batch; a later call with the same
-                pairs and settings goes on from there. Removed when the fit is done.
+                pairs and settings goes on from there. It is yours to delete once the posterior is saved.
             provenance: where the pairs came from; kept with the saved posterior.
             total: number of pairs, for the progress bar.
             progress: None shows a bar on a terminal.
 
         Returns:
-            itself, with the settings as they were; lam is solved anew, unless it was given.
+            itself; tau and the other settings stay as they were, lam is left to the evidence again.
         """
         estimator = FactorEstimator(
             self.image,
@@ -323,35 +318,27 @@ class BayesVLM:
             memory,
         )
         record = {**(provenance or {}), "negatives": negatives}
-        if self.loss == "sigmoid":
-            record["normalise"] = normalise
-        run = {**record, "weights": weight_hashes(self.image, self.text)["float32"], "precision": precision}
-        path = None if checkpoint is None else Path(checkpoint)
-        done = restore_checkpoint(path, estimator, run) if path else 0
-        with progress_bar("estimating the posterior", total=total, unit="pairs", show=progress) as advance:
-            advance(done)
-            skip = done
-            for images, texts in pairs:
-                images, texts = _as_batch(images), _as_batch(texts)
-                _check_pair_lengths(images, texts)
-                taken = len(texts)
-                if skip:
-                    images, texts = images[skip:], texts[skip:]
-                    skip -= min(skip, taken)
-                closed = estimator.pairs_closed
-                if len(texts):
-                    estimator.update(
-                        self.image_features(images, progress=False), self.text_features(texts, progress=False)
-                    )
-                    advance(len(texts))
-                if path and estimator.pairs_closed > closed:
-                    save_checkpoint(path, estimator, run)
-        factors = estimator.factors()
+        _check_json("provenance", record)
+        weights = weight_hashes(self.image, self.text)["float32"]
+
+        def encode(images: Any, texts: Any) -> tuple[Features, Features]:
+            return self.image_features(images, progress=False), self.text_features(texts, progress=False)
+
+        factors = estimate_factors(
+            estimator,
+            pairs,
+            encode,
+            checkpoint=None if checkpoint is None else Path(checkpoint),
+            run={**record, "normalise": normalise, "weights": weights, "precision": precision},
+            total=total,
+            progress=progress,
+        )
+        for tower in TOWERS:
+            factors[tower].check()
         self._forget()
-        self._factors = factors
+        self._factors, self._normalise = factors, normalise if self.loss == "sigmoid" else None
+        self.settings = dataclass_replace(self.settings, lam=None)
         self.provenance = {**record, "pairs": factors["image"].n}
-        if path:
-            path.unlink(missing_ok=True)
         return self
 
     def tune(
@@ -411,7 +398,8 @@ class BayesVLM:
         Args:
             inputs: images or Features, [N].
             classes: names or prompts as they are to be encoded, or Features, [C].
-            draws: parameter draws for link="mc" and for `.epistemic` / `.aleatoric` (made when first asked for).
+            draws: parameter draws for link="mc" and for `.epistemic` / `.aleatoric` (made when first asked for). They
+                come from the posterior itself, whatever `covariance` is chosen for the analytic links.
             seed: of those draws.
         """
         names = class_names(classes)
@@ -484,7 +472,7 @@ class BayesVLM:
 
     def _forget(self) -> None:
         """Drop what was derived from the factors and settings that are about to change."""
-        for name in ("lam", "posterior"):
+        for name in ("_lam", "posterior"):
             self.__dict__.pop(name, None)
 
     # Keeping it ------------------------------------------------------------------------------------------------------
@@ -496,6 +484,7 @@ class BayesVLM:
             loss=self.loss,
             logit_scale=self.logit_scale,
             logit_bias=self.logit_bias,
+            normalise=self._normalise,
             tau=self.tau,
             lam=self.lam,
             lam_source=source,
@@ -526,7 +515,18 @@ class BayesVLM:
     def push_to_hub(
         self, repo_id: str, *, model: str | None = None, private: bool = False, token: str | None = None
     ) -> str:
-        """Upload the saved posterior to the Hugging Face Hub; returns its address."""
+        """Upload the saved posterior to the Hugging Face Hub; returns its address.
+
+        Args:
+            repo_id: "you/name"; made if need be.
+            model: the Hub id of the encoder, needed when it was loaded from a folder nobody else has.
+            private, token: as for `huggingface_hub`.
+        """
+        if model is None and self.adapter is not None and Path(self.adapter.name).expanduser().is_dir():
+            raise BayesVLMError(
+                f"The encoder was loaded from the folder {self.adapter.name}, which nobody else has; say where others "
+                "find it: push_to_hub(..., model='its/hub-id')."
+            )
         with tempfile.TemporaryDirectory() as folder:
             return hub.upload(self.save_pretrained(Path(folder) / "posterior", model=model), repo_id, private, token)
 
@@ -536,24 +536,15 @@ class BayesVLM:
         return f"BayesVLM({name}, loss={self.loss}, t={self.scale:.4g}, {state})"
 
 
-def _on_device(projection: Projection, device: str | torch.device | None) -> Projection:
-    target = torch.device(device) if device else torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    bias = None if projection.bias is None else projection.bias.to(target)
-    return Projection(projection.weight.to(target), bias, projection.residual)
-
-
 def _lasting(name: str) -> str:
     """A model's folder as a path that holds from any working directory; a Hub id as it is."""
     return str(Path(name).expanduser().resolve()) if Path(name).expanduser().is_dir() else name
 
 
-def _as_batch(values: Any) -> Any:
-    """A batch as something with a length: one text or path is a batch of one."""
-    if isinstance(values, (str, Path, bytes)) or not hasattr(values, "__len__"):
-        return [values]
-    return values
-
-
-def _check_pair_lengths(images: Any, texts: Any) -> None:
-    if len(images) != len(texts):
-        raise BayesVLMError(f"A batch has {len(images)} images and {len(texts)} texts; pairs need equally many.")
+def _check_json(name: str, value: Mapping[str, Any]) -> None:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError) as error:
+        raise BayesVLMError(
+            f"{name} is kept as json, and cannot be: {error}; use text, numbers, lists and dicts."
+        ) from None

@@ -8,6 +8,7 @@ import os
 import pickle
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from bayesvlm import BayesVLM, BayesVLMError, Features
 from bayesvlm.artifacts import SavedPosterior
 from bayesvlm.artifacts.files import write_together
 from bayesvlm.artifacts.weights import check_weights, weight_hashes
+from bayesvlm.core.factors import KroneckerFactors
 from bayesvlm.core.projection import Projection
 
 
@@ -154,6 +156,12 @@ def test_factors_of_another_size_are_refused(folder: Path) -> None:
         ({"loss": None}, "loss=None is not known"),
         ({"weights": {}}, "weights must hold"),
         ({"lam": 3}, "each tower"),
+        ({"logit_scale": "abc"}, "logit_scale is 'abc'"),
+        ({"provenance": [1]}, "provenance is"),
+        ({"tensors_sha256": 5}, "tensors_sha256 is 5"),
+        ({"tau": 10**400}, "tau="),
+        ({"pairs": {"image": 10**400, "text": 30}}, "pairs of the image tower"),
+        ({"model": 5}, "model is 5"),
     ],
 )
 def test_a_config_that_cannot_be(folder: Path, change: dict[str, object], sentence: str) -> None:
@@ -208,3 +216,47 @@ def test_saving_over_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("something")
     with pytest.raises(BayesVLMError, match="is a file"):
         fitted().save_pretrained(tmp_path / "taken")
+    with pytest.raises(BayesVLMError, match="is a file"):
+        fitted().save_pretrained(tmp_path / "taken" / "deeper")
+
+
+def test_saving_over_a_model_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "clip"}')
+    with pytest.raises(BayesVLMError, match=r"the config.json of something else"):
+        fitted().save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text()) == {"model_type": "clip"}
+
+
+def test_saving_again_leaves_nothing_stale(folder: Path) -> None:
+    saved = SavedPosterior.load(folder)
+    assert saved.projections is not None
+    SavedPosterior(saved.factors, saved.config).save(folder)
+    assert SavedPosterior.load(folder).projections is None
+
+
+@pytest.mark.parametrize(
+    ("entry", "value"), [("tau", 3.0), ("normalise", "sum"), ("structure", "exact"), ("weights", None)]
+)
+def test_posteriors_made_otherwise_are_not_merged(entry: str, value: object) -> None:
+    first, second = fitted(seed=1).saved(), fitted(seed=2).saved()
+    other = SavedPosterior(second.factors, replace(second.config, **{entry: value}))
+    with pytest.raises(BayesVLMError, match=entry):
+        first.merge(other)
+
+
+def test_an_indefinite_factor_is_refused_on_load(folder: Path) -> None:
+    saved = SavedPosterior.load(folder)
+    B = saved.factors["text"].B_sum
+    factors = saved.factors | {"text": KroneckerFactors(saved.factors["text"].A_sum, B - B.trace() * torch.eye(4), 30)}
+    SavedPosterior(factors, saved.config).save(folder)
+    with pytest.raises(BayesVLMError, match="text tower: Factor B is indefinite"):
+        SavedPosterior.load(folder)
+
+
+def test_files_respect_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        fitted().save_pretrained(tmp_path / "private")
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "private").iterdir()} == {0o600}

@@ -139,9 +139,10 @@ def test_fit_tune_classify_info_merge(
     assert info["towers"]["image"]["pairs"] == 24
     assert "trace of A" in run("info", posterior).out
 
-    second = tmp_path / "second"
-    assert run("fit", model, pairs, "--out", second, "--negatives", 8).code == 0
-    merged = run("merge", posterior, second, "--out", tmp_path / "merged", "--json").json
+    shards = tmp_path / "first", tmp_path / "second"
+    for shard, negatives in zip(shards, (24, 8), strict=True):
+        assert run("fit", model, pairs, "--out", shard, "--negatives", negatives).code == 0
+    merged = run("merge", *shards, "--out", tmp_path / "merged", "--json").json
     assert merged["pairs"] == 48
     assert run("classify", tmp_path / "merged", pairs / "00.png", "--classes", "red,green").code == 0
 
@@ -193,6 +194,28 @@ def test_an_interrupted_fit_goes_on(
     assert not (tmp_path / "cut/fit-in-progress.safetensors").exists()
 
 
+def test_an_image_that_becomes_readable_is_not_counted_wrongly(
+    run: Run, refuse: Run, model: Path, pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bayesvlm.core.estimation import FactorEstimator
+
+    good = (pairs / "03.png").read_bytes()
+    (pairs / "03.png").write_bytes(b"x" * len(good))
+    update, calls = FactorEstimator.update, []
+
+    def interrupted(self: FactorEstimator, *batch: object) -> None:
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        update(self, *batch)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(FactorEstimator, "update", interrupted)
+    arguments = ("fit", model, pairs, "--negatives", 8, "--batch-size", 4, "--out", tmp_path / "cut")
+    assert run(*arguments).code != 0
+    (pairs / "03.png").write_bytes(good)
+    assert "are not those" in refuse(*arguments).err
+
+
 def test_every_command_explains_itself_with_an_example(run: Run) -> None:
     assert "Commands" in run("--help").out
     for command in ("demo", "fit", "tune", "classify", "info", "convert", "merge"):
@@ -221,6 +244,16 @@ def test_pairs_that_cannot_be_used(refuse: Run, model: Path, pairs: Path, tmp_pa
     (pairs / "captions.csv").write_text("image,caption\ngone.png,one\nlost.png,two\n")
     assert "given 0 pair" in refuse("fit", model, pairs, "--out", out).err
     assert not out.exists(), "nothing may be half-written"
+
+
+def test_places_that_cannot_be_written(refuse: Run, model: Path, pairs: Path, posterior: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    assert "is a file" in refuse("fit", model, pairs, "--out", tmp_path / "file").err
+    assert "is a file" in refuse("fit", model, pairs, "--out", tmp_path / "file/deeper", "--negatives", 8).err
+    assert "of something else" in refuse("fit", model, pairs, "--out", model).err
+    out = ("--classes", "a,b", "--out", tmp_path / "file/results.jsonl")
+    assert "file" in refuse("classify", posterior, pairs / "00.png", *out).err
+    assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_models_that_cannot_be_had(refuse: Run, pairs: Path, tmp_path: Path) -> None:
@@ -337,6 +370,7 @@ def test_convert(run: Run, refuse: Run, model: Path, published: Path, pairs: Pat
     assert info["towers"]["image"]["pairs"] == 327680
     official = [row for row in info["towers"]["image"]["lam"] if row["objective"] == "official" and row["tau"] == 1]
     assert official[0]["lam"] == pytest.approx(12.5, rel=1e-9), "the implied |W|^2 gives the published lam back"
+    assert "above zero" in refuse("info", tmp_path / "free", "--image-norm-squared", -5).err
     given = run("info", tmp_path / "free", "--image-norm-squared", 5, "--text-norm-squared", 6, "--json").json
     assert given["towers"]["image"]["weight_norm_squared"] == 5
 
@@ -362,6 +396,8 @@ def test_convert_never_runs_a_pickle(
     refuse("convert", published, "--out", "out")
     assert not Path("i-was-run").exists()
     assert not Path("out").exists()
+    torch.save(-torch.eye(24), published / "B_txt_analytic.pt")
+    assert "text tower: Factor B is indefinite" in refuse("convert", published, "--out", "out").err
     (published / "B_txt_analytic.pt").unlink()
     assert "does not exist" in refuse("convert", published, "--out", "out").err
     assert "is not a folder" in refuse("convert", "gone", "--out", "out").err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -163,17 +164,26 @@ def test_float32_saturated_on_a_target_that_is_not_the_match() -> None:
     assert_close(infonce_curvature(source, target, 100.0, torch.arange(128)), expected, 1e-3)
 
 
-def test_saturated_among_duplicate_targets() -> None:
-    """Captions repeat in web data. A row saturated on two equal targets has the curvature of one: float64 has it, and
-    float32 is off by rounding of the terms that cancel (t^2 for each row), not by more."""
-    target = unit(normal(64, 32, seed=6)).float()
-    source = (0.6 * target + 0.02 * normal(64, 32, seed=7)).float()
-    twice = torch.cat([target, target])
-    expected = shifted_ggn(source, twice, 30.0)
-    assert_close(infonce_curvature(source.double(), twice.double(), 30.0), expected, 1e-9, "float64")
-    gap = infonce_curvature(source, twice, 30.0) - expected
-    cancelling = float((30.0 / source.double().norm(dim=1)).square().sum())
-    assert float(gap.norm()) < 1e-7 * cancelling
+@pytest.mark.parametrize("match", [0.3, 0.7, 0.9])
+@pytest.mark.parametrize("memory", [512 * 2**20, 40_000])
+def test_repeated_targets(match: float, memory: int) -> None:
+    """Captions repeat in web data and more so in labelled data: 24 captions, 20 images of each."""
+    captions = unit(normal(24, 64, seed=6)).repeat(20, 1).float()
+    source = match * captions + math.sqrt(1 - match**2) * unit(normal(480, 64, seed=7)).float()
+    expected = shifted_ggn(source, captions, 100.0)
+    assert_close(infonce_curvature(source.double(), captions.double(), 100.0, memory=memory), expected, 1e-9, "float64")
+    assert_close(infonce_curvature(source, captions, 100.0, memory=memory), expected, 1e-4, "float32")
+    rounded = captions * (1 + 1e-7 * normal(480, 64, seed=8).float())  # as encoders in other batches round
+    assert_close(infonce_curvature(source, rounded, 100.0, memory=memory), expected, 1e-4, "nearly equal")
+
+
+def test_targets_that_are_near_but_not_equal_are_kept_apart() -> None:
+    captions = unit(normal(24, 64, seed=6)).double()
+    targets = torch.cat([captions, unit(captions + 1e-3 * normal(24, 64, seed=9))])
+    source = captions + 0.3 * unit(normal(24, 64, seed=7))
+    for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 1e-2)):
+        actual = infonce_curvature(source.to(dtype), targets.to(dtype), 100.0)
+        assert_close(actual, shifted_ggn(source, targets, 100.0), tolerance)
 
 
 def test_extreme_temperature() -> None:

@@ -16,28 +16,32 @@ from bayesvlm.core.estimation import TOWERS, FactorEstimator
 from bayesvlm.core.factors import KroneckerFactors
 
 
-def save_checkpoint(path: Path, estimator: FactorEstimator, run: Mapping[str, Any]) -> None:
+def save_checkpoint(path: Path, estimator: FactorEstimator, run: Mapping[str, Any], digest: str) -> None:
     """Write the finished contrast batches (and the last one's embeddings, which lend negatives) atomically.
 
     Args:
         path: the file; replaced whole.
         estimator: after at least one finished contrast batch.
         run: what identifies the run (weights, data, settings); a checkpoint of another run is refused.
+        digest: a hash of the pairs summed over so far.
     """
     tensors = {}
     for tower in TOWERS:
         factors = estimator.closed[tower]
         tensors[f"{tower}.A"], tensors[f"{tower}.B"] = factors.A_sum.cpu(), factors.B_sum.cpu()
         tensors[f"{tower}.recent"] = estimator.recent[tower].cpu().contiguous()
-    metadata = {"run": json.dumps(dict(run), sort_keys=True), "pairs": str(estimator.pairs_closed)}
+    metadata = {"run": json.dumps(dict(run), sort_keys=True), "pairs": str(estimator.pairs_closed), "digest": digest}
     path.parent.mkdir(parents=True, exist_ok=True)
     write_together(path.parent, {path.name: to_safetensors(tensors, metadata)})
 
 
-def restore_checkpoint(path: Path, estimator: FactorEstimator, run: Mapping[str, Any]) -> int:
-    """Put a checkpoint's sums into a fresh estimator; returns how many pairs they hold, 0 when there is no file."""
+def restore_checkpoint(path: Path, estimator: FactorEstimator, run: Mapping[str, Any]) -> tuple[int, str]:
+    """Put a checkpoint's sums into a fresh estimator; returns how many pairs they hold and their digest.
+
+    Returns (0, "") when there is no file.
+    """
     if not path.exists():
-        return 0
+        return 0, ""
     tensors = read_safetensors(path)
     with safe_open(str(path), framework="pt") as file:
         metadata = file.metadata() or {}
@@ -54,4 +58,4 @@ def restore_checkpoint(path: Path, estimator: FactorEstimator, run: Mapping[str,
     for tower in TOWERS:
         estimator.closed[tower] = KroneckerFactors(tensors[f"{tower}.A"], tensors[f"{tower}.B"], pairs).to(device)
         estimator.recent[tower] = tensors[f"{tower}.recent"].to(device)
-    return pairs
+    return pairs, metadata.get("digest", "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,23 +15,22 @@ from bayesvlm.core.errors import BayesVLMError
 
 def write_together(folder: Path, files: Mapping[str, bytes]) -> None:
     """All files written and synced under temporary names first, then renamed: no reader sees half a file."""
-    waiting: list[tuple[str, Path]] = []
+    waiting: list[tuple[Path, Path]] = []
     try:
         for name, content in files.items():
-            handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name}.")
+            temporary = folder / f".{name}.{secrets.token_hex(8)}"
             waiting.append((temporary, folder / name))
-            with os.fdopen(handle, "wb") as file:
+            with temporary.open("xb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            os.chmod(temporary, 0o644)
         while waiting:
             temporary, final = waiting[0]
             os.replace(temporary, final)
             waiting.pop(0)
     finally:
         for temporary, _ in waiting:
-            Path(temporary).unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:

@@ -14,8 +14,9 @@ from bayesvlm.core.errors import BayesVLMError
 
 def find_posterior(name: str | Path, revision: str | None = None) -> Path | None:
     """The local folder of a saved posterior given by folder or Hub id; None when `name` is something else (a model)."""
-    if Path(name).exists():
-        return Path(name) if is_posterior(name) else None
+    local = Path(name).expanduser()
+    if local.exists():
+        return local if is_posterior(local) else None
     try:
         config = hf_hub_download(str(name), CONFIG, revision=revision)
         if "bayesvlm_schema" not in json.loads(Path(config).read_text()):

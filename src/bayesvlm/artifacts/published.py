@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-import pickle
 import warnings
 from pathlib import Path
 from typing import Any
@@ -44,8 +43,15 @@ def read_published(
     factors = {}
     for tower in TOWERS:
         A, B = (_read_tensor(folder / f"{name}_{_SUFFIX[tower]}_analytic.pt") for name in "AB")
-        factors[tower] = KroneckerFactors(A.double() * math.sqrt(pairs), B.double() * math.sqrt(pairs), pairs)
+        factors[tower] = _checked(A, B, pairs, folder, tower)
     return factors, _read_prior(folder / PRIOR)
+
+
+def _checked(A: Tensor, B: Tensor, pairs: int, folder: Path, tower: Tower) -> KroneckerFactors:
+    try:
+        return KroneckerFactors(A.double() * math.sqrt(pairs), B.double() * math.sqrt(pairs), pairs).check()
+    except BayesVLMError as error:
+        raise BayesVLMError(f"{folder}, {tower} tower: {error}") from None
 
 
 def _read_tensor(path: Path) -> Tensor:
@@ -54,7 +60,7 @@ def _read_tensor(path: Path) -> Tensor:
             value: Any = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise BayesVLMError(f"{path} does not exist; a published Hessian folder has A and B of both towers.") from None
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, OSError, KeyError, AttributeError) as error:
+    except Exception as error:  # a damaged file raises nearly every type
         reason = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
         raise BayesVLMError(
             f"{path} is not a plain torch tensor file ({reason}); it is read with weights_only=True and nothing else "

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from safetensors.torch import save as to_safetensors
 from torch import Tensor
@@ -23,8 +24,8 @@ from torch import Tensor
 from bayesvlm.artifacts.card import model_card
 from bayesvlm.artifacts.files import read_safetensors, write_together
 from bayesvlm.core.errors import BayesVLMError, check_choice, check_positive
-from bayesvlm.core.estimation import TOWERS, Loss, Tower
-from bayesvlm.core.evidence import Evidence, Structure
+from bayesvlm.core.estimation import TOWERS, Loss, Normalise, Tower, best_lams
+from bayesvlm.core.evidence import Structure
 from bayesvlm.core.factors import KroneckerFactors
 from bayesvlm.core.posterior import Covariance
 from bayesvlm.core.predict import Link
@@ -33,13 +34,14 @@ from bayesvlm.core.projection import Projection
 SCHEMA = 1
 TENSORS, CONFIG, CARD, PROJECTIONS = "posterior.safetensors", "config.json", "README.md", "projections.safetensors"
 LamSource = Literal["evidence", "given"]
-_CHOICES = {
-    "loss": ("infonce", "sigmoid"),
-    "lam_source": ("evidence", "given"),
-    "structure": ("damped", "exact"),
-    "covariance": ("diagonal", "full"),
-    "link": ("probit", "centred", "mc"),
-}
+_CHOICES = {"loss": Loss, "lam_source": LamSource, "structure": Structure, "covariance": Covariance, "link": Link}
+_KINDS: dict[str, Any] = {
+    "logit_scale": (int, float), "logit_bias": (int, float), "normalise": str, "weights": dict,
+    "weight_norm_squared": dict, "bias": dict, "model": str, "revision": str, "provenance": dict, "tensors_sha256": str,
+}  # fmt: skip
+_ALIKE = (
+    "weights", "loss", "logit_scale", "logit_bias", "normalise", "tau", "structure", "covariance", "link", "lam_source",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class PosteriorConfig:
     link: Link = "probit"
     logit_scale: float | None = None  # None: the model's, when one is given
     logit_bias: float | None = None
+    normalise: Normalise | None = None  # of the sigmoid loss
     weights: dict[str, str] | None = None  # dtype -> sha256 of the projections rounded to it; None: not tied to any
     weight_norm_squared: dict[str, float] | None = None
     bias: dict[str, bool] | None = None
@@ -73,9 +76,7 @@ class SavedPosterior:
 
     def save(self, folder: str | Path) -> Path:
         """Write the folder; every file is complete under another name before it takes its own."""
-        folder = Path(folder)
-        if folder.is_file():
-            raise BayesVLMError(f"{folder} is a file; a posterior is saved as a folder, give another path.")
+        folder = check_destination(folder)
         tensors = to_safetensors(_factor_tensors(self.factors))
         config = {
             "bayesvlm_schema": SCHEMA,
@@ -90,6 +91,8 @@ class SavedPosterior:
         files[CONFIG] = (json.dumps(config, indent=2) + "\n").encode()  # last: it vouches for the tensors
         folder.mkdir(parents=True, exist_ok=True)
         write_together(folder, files)
+        if self.projections is None:
+            (folder / PROJECTIONS).unlink(missing_ok=True)  # of an earlier save
         return folder
 
     @classmethod
@@ -102,7 +105,8 @@ class SavedPosterior:
         config = _config_from(raw, folder / CONFIG)
         tensors = read_safetensors(folder / TENSORS)
         factors = {tower: _factors_from(tensors, tower, raw["pairs"][tower], folder) for tower in TOWERS}
-        digest = hashlib.sha256((folder / TENSORS).read_bytes()).hexdigest()
+        with (folder / TENSORS).open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
         if digest != raw["tensors_sha256"]:
             raise BayesVLMError(
                 f"{folder / TENSORS} is not the file that {CONFIG} was written with (sha256 {digest[:12]}... against "
@@ -112,40 +116,49 @@ class SavedPosterior:
         return cls(factors, config, projections)
 
     def merge(self, *others: SavedPosterior) -> SavedPosterior:
-        """All the pairs together. Every posterior must be for the same projections and the same loss."""
+        """All the pairs together. Every posterior must be for the same projections, loss and settings."""
         everything = (self, *others)
-        for name in ("weights", "loss", "logit_scale", "logit_bias"):
-            values = [getattr(saved.config, name) for saved in everything]
-            if any(value != values[0] for value in values):
-                raise BayesVLMError(
-                    f"The posteriors differ in {name} ({_short(values)}); only those of the same model can be merged."
-                )
+        if any(saved.config.weights is None for saved in everything):
+            raise BayesVLMError(
+                "A posterior that is not tied to a model's weights cannot be merged; convert it with --model."
+            )
+        differing = [name for name in _ALIKE if any(_entry(s, name) != _entry(self, name) for s in others)]
+        if self.config.lam_source == "given" and any(saved.config.lam != self.config.lam for saved in others):
+            differing.append("lam")
+        if differing:
+            values = " and ".join(str(_entry(saved, differing[0])) for saved in everything)
+            raise BayesVLMError(
+                f"The posteriors differ in {differing[0]} ({values}); only posteriors of the same model, made with the "
+                "same settings, can be merged."
+            )
         factors = {t: self.factors[t].merge(*(saved.factors[t] for saved in others)) for t in TOWERS}
         config = replace(self.config, provenance={"merged": [saved.config.provenance for saved in everything]})
         if config.lam_source == "evidence" and config.weight_norm_squared is not None:
-            config = replace(
-                config, lam=evidence_lam(factors, config.weight_norm_squared, config.tau, config.structure)
-            )
+            config = replace(config, lam=best_lams(factors, config.weight_norm_squared, config.tau, config.structure))
         return SavedPosterior(factors, config, self.projections)
 
 
-def evidence_lam(
-    factors: Mapping[Tower, KroneckerFactors],
-    weight_norm_squared: Mapping[str, float],
-    tau: float,
-    structure: Structure,
-) -> dict[str, float]:
-    """lam of both towers by the evidence."""
-    return {
-        tower: Evidence(
-            factors[tower].A_spectrum.values,
-            factors[tower].B_spectrum.values,
-            weight_norm_squared[tower],
-            tau,
-            structure,
-        ).best_lam()
-        for tower in TOWERS
-    }
+def _entry(saved: SavedPosterior, name: str) -> object:
+    value = getattr(saved.config, name)
+    return value["float32"][:12] if name == "weights" else value
+
+
+def check_destination(folder: str | Path) -> Path:
+    """The folder a posterior may be saved to: new, empty, or one that does not hold something else's config.json."""
+    folder = Path(folder)
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not existing.is_dir():
+        raise BayesVLMError(f"A posterior cannot be saved to {folder}: {existing} is a file; give another folder.")
+    if not os.access(existing, os.W_OK):
+        raise BayesVLMError(
+            f"A posterior cannot be saved to {folder}: {existing} is not writable; give another folder."
+        )
+    if (folder / CONFIG).exists() and not is_posterior(folder):
+        raise BayesVLMError(
+            f"A posterior cannot be saved to {folder}: it holds the {CONFIG} of something else (a model?), which would "
+            "be overwritten; give another folder."
+        )
+    return folder
 
 
 def is_posterior(folder: str | Path) -> bool:
@@ -172,7 +185,7 @@ def _factors_from(tensors: Mapping[str, Tensor], tower: Tower, pairs: int, folde
     if missing:
         raise BayesVLMError(f"{folder / TENSORS} has no tensor {' or '.join(missing)}; it is not a saved posterior.")
     try:
-        return KroneckerFactors(tensors[f"{tower}.A"], tensors[f"{tower}.B"], pairs)
+        return KroneckerFactors(tensors[f"{tower}.A"], tensors[f"{tower}.B"], pairs).check()
     except BayesVLMError as error:
         raise BayesVLMError(f"{folder / TENSORS}, {tower} tower: {error}") from None
 
@@ -218,22 +231,22 @@ def _config_from(raw: Mapping[str, Any], path: Path) -> PosteriorConfig:
     if missing:
         raise BayesVLMError(f"{path} has no entry {missing[0]!r}; it is incomplete, fit or copy the posterior again.")
     try:
-        for name, known in _CHOICES.items():
-            check_choice(name, raw[name], known)
+        for name, choice in _CHOICES.items():
+            check_choice(name, raw[name], get_args(choice))
         check_positive("tau", raw["tau"])
         for tower in TOWERS:
             check_positive(f"lam of the {tower} tower", raw["lam"][tower])
-            if not isinstance(raw["pairs"][tower], int) or raw["pairs"][tower] < 1:
+            if not isinstance(raw["pairs"][tower], int) or not 1 <= raw["pairs"][tower] < 2**63:
                 raise BayesVLMError(f"pairs of the {tower} tower is {raw['pairs'][tower]!r}; it must be 1 or more.")
-        hashes = raw["weights"]
-        if hashes is not None and not (isinstance(hashes, dict) and isinstance(hashes.get("float32"), str)):
+        for name, kinds in _KINDS.items():
+            if raw[name] is not None and (isinstance(raw[name], bool) or not isinstance(raw[name], kinds)):
+                raise BayesVLMError(
+                    f"{name} is {raw[name]!r}; that is not of its kind; fit or copy the posterior again."
+                )
+        if raw["weights"] is not None and not isinstance(raw["weights"].get("float32"), str):
             raise BayesVLMError("weights must hold the projections' hashes by dtype, float32 among them.")
     except BayesVLMError as error:
         raise BayesVLMError(f"{path}: {error}") from None
     except (KeyError, TypeError) as error:
         raise BayesVLMError(f"{path}: lam and pairs need an entry for each tower, image and text ({error}).") from None
     return PosteriorConfig(**{name: raw[name] for name in names})
-
-
-def _short(values: Sequence[object]) -> str:
-    return " and ".join(f"{value['float32'][:12]}..." if isinstance(value, dict) else str(value) for value in values)

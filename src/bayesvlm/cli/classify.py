@@ -32,8 +32,8 @@ def classify(
 ) -> None:
     """Classify images, with calibrated probabilities and what the model does not know.
 
-    For each image: the most probable class, its probability, the credible interval of its cosine, the entropy of the
-    prediction and its epistemic part, in nats.
+    For each image: the most probable class, its probability, the credible interval of its cosine, and in nats the
+    entropy of the prediction and how much of it is epistemic (what the model does not know, by Monte Carlo).
 
     Examples:
 
@@ -89,7 +89,7 @@ def _describe(
 ) -> list[dict[str, Any]]:
     low, high = prediction.moments.interval(level)
     probs, order = prediction.probs.sort(dim=1, descending=True)
-    entropy, epistemic = prediction.entropy.tolist(), prediction.epistemic.tolist()
+    entropy, total, epistemic = (each.tolist() for each in (prediction.entropy, prediction.total, prediction.epistemic))
     rows = []
     for i, path in enumerate(paths):
         best = [
@@ -101,7 +101,8 @@ def _describe(
             }
             for rank, k in enumerate(order[i, :top].tolist())
         ]
-        rows.append({"image": str(path), "top": best, "entropy": entropy[i], "epistemic": epistemic[i]})
+        nats = {"entropy": entropy[i], "monte_carlo_entropy": total[i], "epistemic": epistemic[i]}
+        rows.append({"image": str(path), "top": best, **nats})
     return rows
 
 

@@ -37,11 +37,13 @@ def convert(
     """
     from bayesvlm.artifacts import PosteriorConfig, SavedPosterior
     from bayesvlm.artifacts.published import read_published
+    from bayesvlm.artifacts.saved import check_destination
     from bayesvlm.core.errors import check_choice
     from bayesvlm.core.estimation import TOWERS
     from bayesvlm.vlm import BayesVLM
 
     check_choice("--loss", loss, ("infonce", "sigmoid"))
+    check_destination(out)
     factors, lam = read_published(published, pairs)
     config = PosteriorConfig(
         loss=loss,  # type: ignore[arg-type]

@@ -90,7 +90,7 @@ def _compare(vlm: Any, images: list[Image.Image], labels: list[int], classes: li
     says = (
         f"{classes[best]!r} with probability {float(bayes.probs[0, best]):.3f}, cosine "
         f"{float(bayes.mean[0, best]):.3f} (95 %: {low:.3f} to {high:.3f}), "
-        f"{float(bayes.epistemic[0]):.4f} nats epistemic of {float(bayes.entropy[0]):.3f}"
+        f"{float(bayes.epistemic[0]):.2f} of {float(bayes.total[0]):.2f} nats of its uncertainty epistemic"
     )
     result["example"] = {"truth": classes[labels[0]], "says": says}
     return result

@@ -26,7 +26,7 @@ def fit(
     precision: Annotated[
         str | None, typer.Option(help="Of the curvature's products: float32, float64, tf32, bf16. [default: float32]")
     ] = None,
-    batch_size: Annotated[int, typer.Option(help="Pairs encoded at a time.")] = 64,
+    batch_size: Annotated[int, typer.Option(min=1, help="Pairs encoded at a time.")] = 64,
     device: Device = None,
     strict: Strict = False,
     as_json: Json = False,
@@ -42,26 +42,27 @@ def fit(
 
         bayesvlm fit ./my-siglip pairs/ --captions train.tsv --out posterior/ --negatives 8192
     """
-    from bayesvlm.core.errors import check_choice
+    from bayesvlm.artifacts.saved import check_destination
     from bayesvlm.data import PairFolder
     from bayesvlm.vlm import BayesVLM
 
     folder = PairFolder.open(pairs, captions, batch_size, strict)
-    check_choice("normalise", normalise, ("paper", "sum"))
+    checkpoint = check_destination(out) / "fit-in-progress.safetensors"
     vlm = BayesVLM.from_pretrained(model, device=device).replace(tau=tau, structure=structure)  # type: ignore[arg-type]
     vlm.fit(
         folder,
         negatives,
         normalise=normalise,  # type: ignore[arg-type]
         precision=precision,  # type: ignore[arg-type]
-        checkpoint=out / "fit-in-progress.safetensors",
-        provenance={"source": str(pairs), "fingerprint": folder.fingerprint()},
+        checkpoint=checkpoint,
+        provenance={"source": pairs.resolve().name, "fingerprint": folder.fingerprint()},
         total=len(folder),
     )
     if folder.skipped.reasons:
         vlm.provenance["skipped_images"] = len(folder.skipped)
         remark(str(folder.skipped))
     vlm.save_pretrained(out)
+    checkpoint.unlink(missing_ok=True)
     used = vlm.factors["image"].n
     result = {
         "posterior": str(out),

@@ -1,4 +1,4 @@
-"""`bayesvlm info`: what a saved posterior (or a published Hessian folder) holds."""
+"""`bayesvlm info`: what a saved posterior holds."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def info(
         bayesvlm info posterior/
     """
     from bayesvlm.artifacts import SavedPosterior, hub
-    from bayesvlm.core.errors import BayesVLMError
+    from bayesvlm.core.errors import BayesVLMError, check_positive
     from bayesvlm.core.estimation import TOWERS
 
     folder = hub.find_posterior(posterior)
@@ -45,6 +45,9 @@ def info(
     saved = SavedPosterior.load(folder)
     config = saved.config
     given = {"image": image_norm_squared, "text": text_norm_squared}
+    for tower, value in given.items():
+        if value is not None:
+            check_positive(f"--{tower}-norm-squared", value)
     norms = {t: given[t] or (config.weight_norm_squared or {}).get(t) for t in TOWERS}
     towers: dict[str, Any] = {t: _tower(saved.factors[t], norms[t], config.lam[t]) for t in TOWERS}
     result = {

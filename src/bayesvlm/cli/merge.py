@@ -23,12 +23,14 @@ def merge(
         bayesvlm merge shard-0/ shard-1/ shard-2/ --out posterior/
     """
     from bayesvlm.artifacts import SavedPosterior
+    from bayesvlm.artifacts.saved import check_destination
     from bayesvlm.core.errors import BayesVLMError
 
     if len(posteriors) < 2:
         raise BayesVLMError(f"merge was given {len(posteriors)} posterior; it adds up two or more.")
     if len({folder.resolve() for folder in posteriors}) < len(posteriors):
         raise BayesVLMError("The same posterior is given more than once; its pairs would count twice.")
+    check_destination(out)
     first, *others = [SavedPosterior.load(folder) for folder in posteriors]
     merged = first.merge(*others)
     merged.save(out)

@@ -14,9 +14,12 @@ class BayesVLMError(ValueError):
 
 def check_positive(name: str, value: float) -> float:
     """`value` as a float, if it is a finite number above zero."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value) or value <= 0:
-        raise BayesVLMError(f"{name}={value!r}; it must be a finite number above zero.")
-    return float(value)
+    number = (
+        float(value) if isinstance(value, Real) and not isinstance(value, bool) and abs(value) < 1e300 else math.nan
+    )
+    if not (math.isfinite(number) and number > 0):
+        raise BayesVLMError(f"{name}={str(value)[:40]}; it must be a finite number above zero.")
+    return number
 
 
 def check_choice(name: str, value: object, known: tuple[str, ...]) -> None:

@@ -2,19 +2,23 @@ r"""Kronecker factors of both towers from a stream of image-text pairs, in one p
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from bayesvlm.core.curvature import DEFAULT_MEMORY, Precision, infonce_curvature, sigmoid_curvature
+from bayesvlm.core.contrast import DEFAULT_MEMORY, PRECISIONS, Precision
+from bayesvlm.core.curvature import infonce_curvature, sigmoid_curvature
 from bayesvlm.core.errors import BayesVLMError, check_choice, check_positive
+from bayesvlm.core.evidence import Evidence, Structure
 from bayesvlm.core.factors import KroneckerFactors
 from bayesvlm.core.features import Features
 from bayesvlm.core.projection import Projection
 
 Loss = Literal["infonce", "sigmoid"]
+Normalise = Literal["paper", "sum"]
 Tower = Literal["image", "text"]
 TOWERS: tuple[Tower, Tower] = ("image", "text")
 
@@ -42,7 +46,7 @@ class FactorEstimator:
     bias: float = 0.0
     loss: Loss = "infonce"
     negatives: int = 32768
-    normalise: Literal["paper", "sum"] = "paper"
+    normalise: Normalise = "paper"
     precision: Precision | None = None
     memory: int = DEFAULT_MEMORY
     closed: dict[Tower, KroneckerFactors] = field(default_factory=dict)  # sums over finished contrast batches
@@ -53,9 +57,11 @@ class FactorEstimator:
     def __post_init__(self) -> None:
         if self.negatives < 2:
             raise BayesVLMError(f"negatives={self.negatives}; a contrast batch needs at least 2 pairs.")
-        check_choice("loss", self.loss, ("infonce", "sigmoid"))
-        check_choice("normalise", self.normalise, ("paper", "sum"))
+        check_choice("loss", self.loss, get_args(Loss))
+        check_choice("normalise", self.normalise, get_args(Normalise))
         check_positive("scale", self.scale)
+        if self.precision is not None:
+            check_choice("precision", self.precision, PRECISIONS)
         if self.image.embedding_width != self.text.embedding_width:
             raise BayesVLMError(
                 f"The towers' embeddings are {self.image.embedding_width} and {self.text.embedding_width} wide; "
@@ -128,3 +134,22 @@ class FactorEstimator:
         return sigmoid_curvature(
             source, target, self.scale, self.bias, self.normalise, precision=self.precision, memory=self.memory
         )
+
+
+def best_lams(
+    factors: Mapping[Tower, KroneckerFactors],
+    weight_norm_squared: Mapping[str, float],
+    tau: float,
+    structure: Structure,
+) -> dict[str, float]:
+    """The prior precision of both towers by the evidence."""
+    return {
+        tower: Evidence(
+            factors[tower].A_spectrum.values,
+            factors[tower].B_spectrum.values,
+            weight_norm_squared[tower],
+            tau,
+            structure,
+        ).best_lam()
+        for tower in TOWERS
+    }

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from scipy.optimize import brentq
@@ -65,8 +65,8 @@ class Evidence:
     def __post_init__(self) -> None:
         check_positive("|W|^2", self.weight_norm_squared)
         check_positive("tau", self.tau)
-        check_choice("structure", self.structure, ("damped", "exact"))
-        check_choice("objective", self.objective, ("evidence", "official"))
+        check_choice("structure", self.structure, get_args(Structure))
+        check_choice("objective", self.objective, get_args(Objective))
         if self.objective == "official" and self.structure == "exact":
             raise BayesVLMError(
                 "objective='official' exists for structure='damped' only: the authors had no exact one."

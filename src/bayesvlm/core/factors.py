@@ -77,7 +77,14 @@ class KroneckerFactors:
             sum(factors.n for factors in everything),
         )
 
+    def check(self) -> KroneckerFactors:
+        """Itself, after both spectra were found to be those of curvature factors."""
+        _ = self.A_spectrum, self.B_spectrum
+        return self
+
     def to(self, device: torch.device | str) -> KroneckerFactors:
+        if self.A_sum.device == torch.device(device):
+            return self
         return KroneckerFactors(self.A_sum.to(device), self.B_sum.to(device), self.n)
 
 

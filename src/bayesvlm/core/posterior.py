@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -50,8 +50,8 @@ class Posterior:
     def __post_init__(self) -> None:
         check_positive("tau", self.tau)
         check_positive("lam", self.lam)
-        check_choice("structure", self.structure, ("damped", "exact"))
-        check_choice("covariance", self.covariance, ("diagonal", "full"))
+        check_choice("structure", self.structure, get_args(Structure))
+        check_choice("covariance", self.covariance, get_args(Covariance))
         have = (self.factors.A_sum.shape[0], self.factors.B_sum.shape[0])
         want = (self.projection.input_width, self.projection.embedding_width)
         if have != want:

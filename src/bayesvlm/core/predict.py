@@ -42,8 +42,8 @@ class EntropySplit(NamedTuple):
 class Prediction:
     """Class probabilities with what they are made of.
 
-    `epistemic` and `aleatoric` are Monte Carlo over parameter draws; they, `variance` and `label_probs` are computed on
-    first access and kept.
+    `epistemic`, `aleatoric` and their sum `total` are Monte Carlo over parameter draws, so `total` is near `entropy`,
+    and equal to it with link="mc". They, `variance` and `label_probs` are computed on first access and kept.
     """
 
     probs: Tensor  # [N, C]
@@ -79,6 +79,11 @@ class Prediction:
     def label_probs(self) -> Tensor | None:  # [N, C]
         """Probability of each label by itself, for models trained with the sigmoid loss (SigLIP); None for others."""
         return None if self.label_link is None else self.label_link(self.moments)
+
+    @property
+    def total(self) -> Tensor:  # [N]
+        """`epistemic + aleatoric`: entropy of the probabilities averaged over parameter draws, in nats."""
+        return self._split.total
 
     @property
     def epistemic(self) -> Tensor:  # [N]

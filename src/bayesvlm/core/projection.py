@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -66,6 +67,11 @@ class Projection:
         """|W|^2 over every parameter the prior covers, bias included."""
         return float(self.augmented.double().square().sum())
 
+    def to(self, *args: Any, **kwargs: Any) -> Projection:
+        """Move or cast, as `torch.Tensor.to`."""
+        bias = None if self.bias is None else self.bias.to(*args, **kwargs)
+        return Projection(self.weight.to(*args, **kwargs), bias, self.residual)
+
     def inputs(self, features: Features) -> Tensor:  # [N, p]
         """phi as the posterior sees it: cast to the weight's dtype and device, 1 appended when there is a bias."""
         if features.activations.shape[1] != self.activation_width:
@@ -110,4 +116,4 @@ def _parameter(value: Tensor, name: str, dimensions: int) -> Tensor:
         raise BayesVLMError(
             f"The {name} holds NaN or Inf; the checkpoint is damaged or was loaded in too narrow a dtype."
         )
-    return tensor if tensor.dtype == torch.float64 else tensor.float()
+    return tensor.to(torch.float64 if tensor.dtype == torch.float64 else torch.float32, copy=True)

@@ -59,7 +59,7 @@ def load_adapter(
     Raises:
         BayesVLMError: when the model cannot be found, is of an unknown family, or its files are missing or damaged.
     """
-    target, precision = _device(device), _dtype(dtype)
+    target, precision = resolve_device(device), _dtype(dtype)
     folder, commit = _locate(name, revision)
     family = _family(folder)
     if family is CLIPAdapter and precision == torch.float64 and not _MODERN:
@@ -74,7 +74,8 @@ def load_adapter(
     return family(model, image_processor, tokenizer, str(name), commit, target, precision)
 
 
-def _device(device: str | torch.device | None) -> torch.device:
+def resolve_device(device: str | torch.device | None) -> torch.device:
+    """The device to use: the one asked for, if it is there; None takes the GPU where there is one."""
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

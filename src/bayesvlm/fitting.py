@@ -1,0 +1,114 @@
+"""The pass over image-text pairs: batches in, factors out, resumable from a checkpoint."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from torch import Tensor
+
+from bayesvlm.artifacts.checkpoint import restore_checkpoint, save_checkpoint
+from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.core.estimation import FactorEstimator, Tower
+from bayesvlm.core.factors import KroneckerFactors
+from bayesvlm.core.features import Features
+from bayesvlm.progress import progress_bar
+
+
+def estimate_factors(
+    estimator: FactorEstimator,
+    pairs: Iterable[tuple[Any, Any]],
+    encode: Callable[[Any, Any], tuple[Features, Features]],
+    *,
+    checkpoint: Path | None,
+    run: Mapping[str, Any],
+    total: int | None,
+    progress: bool | None,
+) -> dict[Tower, KroneckerFactors]:
+    """Feed all pairs to the estimator, once.
+
+    Args:
+        estimator: fresh.
+        pairs: batches of (images, texts).
+        encode: from a batch to the features of both towers.
+        checkpoint: where the sums are kept after every finished contrast batch, or None.
+        run: what identifies the run; a checkpoint of another run, or of other pairs, is refused.
+        total: number of pairs, for the progress bar.
+        progress: None shows a bar on a terminal.
+    """
+    ledger = _Ledger(estimator.negatives)
+    done, digest = restore_checkpoint(checkpoint, estimator, run) if checkpoint else (0, "")
+    with progress_bar("estimating the posterior", total=total, unit="pairs", show=progress) as advance:
+        for images, texts in pairs:
+            images, texts = _as_batch(images), _as_batch(texts)
+            if len(images) != len(texts):
+                raise BayesVLMError(
+                    f"A batch has {len(images)} images and {len(texts)} texts; pairs need equally many."
+                )
+            skip = min(max(done - ledger.pairs, 0), len(texts))
+            if checkpoint:
+                ledger.add(images, texts)
+                if skip and ledger.pairs >= done:
+                    _check_same_pairs(checkpoint, ledger, done, digest)
+            advance(len(texts))
+            if skip == len(texts):
+                continue
+            closed = estimator.pairs_closed
+            estimator.update(*encode(images[skip:], texts[skip:]))
+            if checkpoint and estimator.pairs_closed > closed:
+                save_checkpoint(checkpoint, estimator, run, ledger.digests[estimator.pairs_closed])
+    if ledger.pairs < done:
+        raise BayesVLMError(
+            f"{checkpoint} holds {done} pairs, but only {ledger.pairs} were given now; it was made from other pairs: "
+            "delete it to start afresh."
+        )
+    return estimator.factors()
+
+
+class _Ledger:
+    """A running hash of the pairs seen, noted at the end of every contrast batch: a resumed run must see the same."""
+
+    def __init__(self, every: int) -> None:
+        self.every, self.pairs = every, 0
+        self.digests: dict[int, str] = {}
+        self._hash = hashlib.sha256()
+
+    def add(self, images: Any, texts: Any) -> None:
+        for index in range(len(texts)):
+            self._hash.update(_mark(images[index]))
+            self._hash.update(_mark(texts[index]))
+            self.pairs += 1
+            if self.pairs % self.every == 0:
+                self.digests[self.pairs] = self._hash.hexdigest()
+
+
+def _check_same_pairs(checkpoint: Path, ledger: _Ledger, done: int, digest: str) -> None:
+    if ledger.digests.get(done) != digest:
+        raise BayesVLMError(
+            f"The first {done} pairs are not those {checkpoint} was made from (one image that could not be read then "
+            "and can be now is enough); delete the file to start afresh."
+        )
+
+
+def _mark(item: Any) -> bytes:
+    """Enough of an image, a text or a row of features to tell it from its neighbours."""
+    if isinstance(item, str | Path):
+        return str(item).encode(errors="surrogatepass") + b"\0"
+    if isinstance(item, Features):
+        return item.activations.detach().cpu().numpy().tobytes()
+    if isinstance(item, Image.Image):
+        return repr(item.size).encode() + item.resize((4, 4)).tobytes()
+    if isinstance(item, Tensor):
+        item = item.detach().cpu().numpy()
+    return np.ascontiguousarray(item).tobytes()[:4096] if isinstance(item, np.ndarray) else bytes(item)
+
+
+def _as_batch(values: Any) -> Any:
+    """A batch as something with a length: one text, path or image is a batch of one."""
+    if isinstance(values, str | Path | bytes | Image.Image):
+        return [values]
+    return values if hasattr(values, "__len__") else list(values)
