@@ -14,9 +14,10 @@ class BayesVLMError(ValueError):
 
 def check_positive(name: str, value: float) -> float:
     """`value` as a float, if it is a finite number above zero."""
-    number = (
-        float(value) if isinstance(value, Real) and not isinstance(value, bool) and abs(value) < 1e300 else math.nan
-    )
+    try:
+        number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    except OverflowError:  # an integer of hundreds of digits
+        number = math.inf
     if not (math.isfinite(number) and number > 0):
         raise BayesVLMError(f"{name}={str(value)[:40]}; it must be a finite number above zero.")
     return number
