@@ -231,6 +231,20 @@ def test_mistakes_get_a_sentence(vlm: BayesVLM, draw: Draw) -> None:
         vlm.replace(lam={"image": 1.0})
     with pytest.raises(BayesVLMError, match="'dense' is not known"):
         vlm.replace(structure="dense")  # type: ignore[arg-type]
+    with pytest.raises(BayesVLMError, match=r"lam=2\.0; it takes both towers"):
+        vlm.replace(lam=2.0)  # type: ignore[arg-type]
+    with pytest.raises(BayesVLMError, match="classes=None"):
+        vlm.classify(images, None)  # type: ignore[arg-type]
+    with pytest.raises(BayesVLMError, match="labels=None"):
+        vlm.tune(images, None, texts)  # type: ignore[arg-type]
+    with pytest.raises(BayesVLMError, match="one class only"):
+        vlm.tune(images, [0] * 5, texts[:1])
+    for nonsense in (None, "folder", [(images, texts, texts)], [images]):
+        with pytest.raises(BayesVLMError, match=r"\(images, texts\)"):
+            vlm.fit(nonsense)  # type: ignore[arg-type]
+    if vlm.loss == "infonce":
+        with pytest.raises(BayesVLMError, match=r"rows \[0, 1\] are zero"):
+            vlm.classify(Features(torch.zeros(2, 10)), texts)
     with pytest.raises(BayesVLMError, match="class list is empty"):
         vlm.classify(images, [])
     with pytest.raises(BayesVLMError, match="'cat' more than once"):

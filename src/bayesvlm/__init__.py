@@ -24,6 +24,10 @@ _HOME = {
 }
 
 
+def __dir__() -> list[str]:
+    return [*__all__, "__version__", "__doc__"]
+
+
 def __getattr__(name: str) -> object:
     """Import torch and transformers when they are first needed: `bayesvlm --help` should not wait for them."""
     if name not in _HOME:

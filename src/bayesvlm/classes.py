@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,8 +14,8 @@ from bayesvlm.core.features import Features
 
 def class_names(classes: Sequence[str] | Features) -> tuple[str, ...] | None:
     """The class list, checked; None for Features, which carry no names."""
-    if isinstance(classes, str):
-        raise BayesVLMError(f"classes={classes!r} is one text; pass a list of class names or prompts.")
+    if isinstance(classes, str) or not isinstance(classes, Sequence | Features):
+        raise BayesVLMError(f"classes={classes!r}; it must be a list of class names or prompts, or Features.")
     if len(classes) == 0:
         raise BayesVLMError("The class list is empty; pass at least one class name or prompt.")
     if isinstance(classes, Features):
@@ -34,6 +35,8 @@ def label_indices(
     labels: Sequence[int] | Sequence[str] | Tensor, names: tuple[str, ...] | None, inputs: int, classes: int
 ) -> Tensor:  # [N]
     """Labels (indices or class names) as indices into the class list."""
+    if not isinstance(labels, Sequence | Tensor | np.ndarray):
+        raise BayesVLMError(f"labels={labels!r}; it must be a list, array or tensor of class indices or names.")
     if len(labels) != inputs:
         raise BayesVLMError(f"There are {inputs} inputs and {len(labels)} labels; each input needs one.")
     if inputs == 0:

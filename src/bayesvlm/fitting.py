@@ -40,11 +40,20 @@ def estimate_factors(
         total: number of pairs, for the progress bar.
         progress: None shows a bar on a terminal.
     """
+    if isinstance(pairs, str | Path) or not isinstance(pairs, Iterable):
+        raise BayesVLMError(
+            f"pairs is a {type(pairs).__name__}; it must be an iterable of batches, each (images, texts). "
+            "Folders are read by bayesvlm.data.PairFolder.open."
+        )
     ledger = _Ledger(estimator.negatives)
     done, digest = restore_checkpoint(checkpoint, estimator, run) if checkpoint else (0, "")
     with progress_bar("estimating the posterior", total=total, unit="pairs", show=progress) as advance:
-        for images, texts in pairs:
-            images, texts = _as_batch(images), _as_batch(texts)
+        for batch in pairs:
+            if not isinstance(batch, tuple | list) or len(batch) != 2:
+                raise BayesVLMError(
+                    f"A batch of pairs is a {type(batch).__name__}; it must be two things: (images, texts)."
+                )
+            images, texts = _as_batch(batch[0]), _as_batch(batch[1])
             if len(images) != len(texts):
                 raise BayesVLMError(
                     f"A batch has {len(images)} images and {len(texts)} texts; pairs need equally many."

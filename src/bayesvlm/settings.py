@@ -24,12 +24,12 @@ class Settings:
     link: Link = "probit"
 
     def __post_init__(self) -> None:
-        check_positive("tau", self.tau)
+        object.__setattr__(self, "tau", check_positive("tau", self.tau))
         check_choice("structure", self.structure, get_args(Structure))
         check_choice("covariance", self.covariance, get_args(Covariance))
         check_choice("link", self.link, get_args(Link))
         if self.lam is not None:
-            if set(self.lam) != set(TOWERS):
-                raise BayesVLMError(f"lam={dict(self.lam)!r}; it takes both towers: {{'image': ..., 'text': ...}}.")
+            if not isinstance(self.lam, Mapping) or set(self.lam) != set(TOWERS):
+                raise BayesVLMError(f"lam={self.lam!r}; it takes both towers: {{'image': ..., 'text': ...}}.")
             lam = {tower: check_positive(f"lam[{tower!r}]", self.lam[tower]) for tower in TOWERS}
             object.__setattr__(self, "lam", lam)  # a copy: what the caller does with theirs is no matter here

@@ -133,14 +133,15 @@ class BayesVLM:
             source = model or saved.config.model
             if source is None:
                 raise BayesVLMError(
-                    f"{name} does not name its model; pass it: from_pretrained({str(name)!r}, model=...)."
+                    f"{name} does not name its model; give the one it belongs to (model=... in Python, --model here)."
                 )
             pinned = saved.config.revision if model is None else None
             try:
                 vlm = cls._from_adapter(load_adapter(str(source), device=device, dtype=dtype, revision=pinned))
             except BayesVLMError as error:
                 raise BayesVLMError(
-                    f"The posterior {name} needs its model (or another given as model): {error}"
+                    f"The model of the posterior {name} could not be loaded (where it has moved, give model=... in "
+                    f"Python or --model): {error}"
                 ) from error
         return vlm.with_posterior(saved)
 
@@ -268,12 +269,14 @@ class BayesVLM:
     def posterior(self) -> dict[Tower, Posterior]:
         """The Gaussian over each tower's projection."""
         structure, covariance = self.settings.structure, self.settings.covariance
-        return {
-            tower: Posterior(
-                getattr(self, tower), self.factors[tower], self.tau, self._lam[tower], structure, covariance
-            )
-            for tower in TOWERS
-        }
+        made: dict[Tower, Posterior] = {}
+        for tower in TOWERS:
+            projection, factors = getattr(self, tower), self.factors[tower]
+            try:
+                made[tower] = Posterior(projection, factors, self.tau, self._lam[tower], structure, covariance)
+            except BayesVLMError as error:
+                raise BayesVLMError(f"The {tower} tower: {error}") from None
+        return made
 
     # Estimating the posterior ----------------------------------------------------------------------------------------
 
@@ -365,6 +368,10 @@ class BayesVLM:
         """
         names = class_names(classes)
         images, texts = self.image_features(inputs, progress=progress), self.text_features(classes)
+        if len(texts) < 2:
+            raise BayesVLMError(
+                "There is one class only, so every tau predicts the same; tune with two classes or more."
+            )
         target = label_indices(labels, names, len(images), len(texts)).to(self.device)
         base = self._copy(settings=dataclass_replace(self.settings, lam=None))
 

@@ -198,6 +198,8 @@ def test_merge_adds_and_solves_lam_again(tmp_path: Path) -> None:
     assert loaded.lam["image"] != first.lam["image"]
     with pytest.raises(BayesVLMError, match="differ in weights"):
         first.saved().merge(fitted(weights=1).saved())
+    with pytest.raises(BayesVLMError, match="copies of one another"):
+        first.saved().merge(second.saved(), fitted(seed=1).saved())
 
 
 def test_a_failed_write_leaves_the_old_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

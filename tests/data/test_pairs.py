@@ -50,6 +50,11 @@ def test_a_quoted_caption_may_span_lines(folder: Path) -> None:
     assert listed(PairFolder.open(folder), folder) == [("a.png", "two\nlines")]
 
 
+def test_a_quote_in_a_tsv_is_a_character(folder: Path) -> None:
+    (folder / "captions.tsv").write_text('image\tcaption\na.png\t"c\nb.jpg\tsecond\n')
+    assert listed(PairFolder.open(folder), folder) == [("a.png", '"c'), ("b.jpg", "second")]
+
+
 def test_text_files_beside_the_images(folder: Path) -> None:
     for name, text in EXPECTED:
         (folder / name).with_suffix(".txt").write_text(text + "\n")
@@ -85,9 +90,12 @@ def test_the_fingerprint_knows_the_captions_and_the_files(folder: Path) -> None:
         ("captions.csv", "image,caption\n", "lists no pairs"),
         ("captions.csv", "image,words\na.png,hello\n", "columns 'image', 'words'; one of them must be called caption"),
         ("captions.csv", "image,caption\na.png\n", "entry 1"),
+        ("captions.csv", "image,caption\na.png,\n", "'caption' must be text that is not empty"),
+        ("captions.csv", "image,caption\n,words\n", "'image' must be text that is not empty"),
+        ("captions.csv", "image,caption\na.png,first, with comma\n", "more fields than there are columns"),
         ("captions.jsonl", '{"image": "a.png"', "line 1 is not json"),
         ("captions.jsonl", "[1]\n", "line 1 is a list"),
-        ("captions.jsonl", '{"image": "a.png", "caption": 3}\n', "must both be text"),
+        ("captions.jsonl", '{"image": "a.png", "caption": 3}\n', "'caption' must be text that is not empty, got 3"),
     ],
 )
 def test_broken_captions_get_a_sentence(folder: Path, name: str, content: str, sentence: str) -> None:
@@ -106,6 +114,10 @@ def test_folders_that_cannot_be_fitted_on(folder: Path, tmp_path_factory: pytest
         PairFolder.open(folder)
     (folder / "a.txt").write_text("only this one")
     with pytest.raises(BayesVLMError, match=r"2 of 3 images have no caption file \(first: .*b\.jpg\)"):
+        PairFolder.open(folder)
+    for name in ("a.txt", "b.txt", "deep/c.txt"):
+        (folder / name).write_text(" \n")
+    with pytest.raises(BayesVLMError, match=r"a\.txt is empty"):
         PairFolder.open(folder)
     with pytest.raises(BayesVLMError, match="does not exist"):
         PairFolder.open(folder, folder / "gone.csv")

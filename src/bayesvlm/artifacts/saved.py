@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import torch
 from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
@@ -131,6 +132,9 @@ class SavedPosterior:
                 f"The posteriors differ in {differing[0]} ({values}); only posteriors of the same model, made with the "
                 "same settings, can be merged."
             )
+        sums = [saved.factors["image"].A_sum for saved in everything]
+        if any(torch.equal(sums[i], sums[j]) for i in range(len(sums)) for j in range(i)):
+            raise BayesVLMError("Two of the posteriors are copies of one another; their pairs would count twice.")
         factors = {t: self.factors[t].merge(*(saved.factors[t] for saved in others)) for t in TOWERS}
         config = replace(self.config, provenance={"merged": [saved.config.provenance for saved in everything]})
         if config.lam_source == "evidence" and config.weight_norm_squared is not None:

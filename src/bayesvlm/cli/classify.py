@@ -45,6 +45,7 @@ def classify(
     from bayesvlm.cli.prompts import prompts, read_classes
     from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.data import SkippedImages, find_images
+    from bayesvlm.progress import progress_bar
     from bayesvlm.vlm import BayesVLM
 
     names = read_classes(classes, classes_file)
@@ -59,12 +60,15 @@ def classify(
     texts = vlm.text_features(prompts(_unique(names), template))
     skipped = SkippedImages(strict)
     rows: list[dict[str, Any]] = []
-    for start in range(0, len(paths), 256):
-        chunk = paths[start : start + 256]
-        read = [(path, image) for path, image in zip(chunk, skipped.decode(chunk), strict=True) if image is not None]
-        if read:
-            prediction = vlm.classify([image for _, image in read], texts)
-            rows += _describe([path for path, _ in read], prediction, names, top, level)
+    with progress_bar("classifying", total=len(paths), unit="images") as advance:
+        for start in range(0, len(paths), 256):
+            chunk = paths[start : start + 256]
+            decoded = zip(chunk, skipped.decode(chunk), strict=True)
+            read = [(path, image) for path, image in decoded if image is not None]
+            if read:
+                prediction = vlm.classify([image for _, image in read], texts, progress=False)
+                rows += _describe([path for path, _ in read], prediction, names, top, level)
+            advance(len(chunk))
     if skipped.reasons:
         remark(str(skipped))
     if not rows:
@@ -92,7 +96,7 @@ def _describe(
     entropy, total, epistemic = (each.tolist() for each in (prediction.entropy, prediction.total, prediction.epistemic))
     rows = []
     for i, path in enumerate(paths):
-        best = [
+        best: list[dict[str, Any]] = [
             {
                 "class": names[k],
                 "prob": float(probs[i, rank]),
@@ -101,6 +105,9 @@ def _describe(
             }
             for rank, k in enumerate(order[i, :top].tolist())
         ]
+        if prediction.label_probs is not None:  # SigLIP: each label by itself
+            for entry, k in zip(best, order[i, :top].tolist(), strict=True):
+                entry["label_prob"] = float(prediction.label_probs[i, k])
         nats = {"entropy": entropy[i], "monte_carlo_entropy": total[i], "epistemic": epistemic[i]}
         rows.append({"image": str(path), "top": best, **nats})
     return rows
@@ -112,6 +119,9 @@ def _as_table(rows: list[dict[str, Any]], level: float) -> Any:
         for rank, best in enumerate(row["top"]):
             cosine = f"{best['cosine']:.3f} [{best['interval'][0]:.3f}, {best['interval'][1]:.3f}]"
             known = [f"{row['entropy']:.3f}", f"{row['epistemic']:.3f}"] if rank == 0 else ["", ""]
-            lines.append([row["image"] if rank == 0 else "", best["class"], f"{best['prob']:.3f}", cosine, *known])
-    columns = ["image", "class", "probability", f"cosine, {100 * level:g} %", "entropy", "epistemic"]
+            label = [f"{best['label_prob']:.3f}"] if "label_prob" in best else []
+            name = row["image"] if rank == 0 else ""
+            lines.append([name, best["class"], f"{best['prob']:.3f}", *label, cosine, *known])
+    label_column = ["label alone"] if "label_prob" in rows[0]["top"][0] else []
+    columns = ["image", "class", "probability", *label_column, f"cosine, {100 * level:g} %", "entropy", "epistemic"]
     return table("", columns, lines)

@@ -34,7 +34,7 @@ def fit(
     """Estimate a posterior from image-text pairs and save it.
 
     The captions are looked for in the folder: captions.csv, captions.tsv or captions.jsonl, else image.txt beside each
-    image. An interrupted run goes on where it stopped when the same command is given again.
+    image. An interrupted run goes on from its last finished contrast batch when the same command is given again.
 
     Examples:
 
@@ -49,18 +49,27 @@ def fit(
     folder = PairFolder.open(pairs, captions, batch_size, strict)
     checkpoint = check_destination(out) / "fit-in-progress.safetensors"
     vlm = BayesVLM.from_pretrained(model, device=device).replace(tau=tau, structure=structure)  # type: ignore[arg-type]
-    vlm.fit(
-        folder,
-        negatives,
-        normalise=normalise,  # type: ignore[arg-type]
-        precision=precision,  # type: ignore[arg-type]
-        checkpoint=checkpoint,
-        provenance={"source": pairs.resolve().name, "fingerprint": folder.fingerprint()},
-        total=len(folder),
-    )
+    if checkpoint.exists():
+        remark(f"going on from {checkpoint}")
+    try:
+        vlm.fit(
+            folder,
+            negatives,
+            normalise=normalise,  # type: ignore[arg-type]
+            precision=precision,  # type: ignore[arg-type]
+            checkpoint=checkpoint,
+            provenance={"source": pairs.resolve().name, "fingerprint": folder.fingerprint()},
+            total=len(folder),
+        )
+    except KeyboardInterrupt:
+        kept = "the finished contrast batches are kept" if checkpoint.exists() else "no contrast batch was finished"
+        remark(f"interrupted: {kept}; give the same command again to go on")
+        raise typer.Exit(130) from None
+    finally:
+        if folder.skipped.reasons:
+            remark(str(folder.skipped))
     if folder.skipped.reasons:
         vlm.provenance["skipped_images"] = len(folder.skipped)
-        remark(str(folder.skipped))
     vlm.save_pretrained(out)
     checkpoint.unlink(missing_ok=True)
     used = vlm.factors["image"].n

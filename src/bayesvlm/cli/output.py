@@ -16,6 +16,8 @@ def emit(result: Mapping[str, Any], text: str | Table | Sequence[str | Table], a
         print(json.dumps(result, indent=2))
         return
     console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=160)  # in a file or a pipe nothing needs to be wrapped for a screen
     for part in [text] if isinstance(text, (str, Table)) else text:
         console.print(part, soft_wrap=isinstance(part, str), markup=False)
 
@@ -29,7 +31,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
     """A table whose first column is text and whose others are numbers."""
     result = Table(title=title, title_justify="left", header_style="bold")
     for index, column in enumerate(columns):
-        result.add_column(column, justify="left" if index == 0 else "right", overflow="fold")
+        result.add_column(column, justify="left" if index == 0 else "right", overflow="fold", no_wrap=index > 0)
     for row in rows:
         result.add_row(*row)
     return result

@@ -30,28 +30,35 @@ def tune(
         bayesvlm tune posterior/ validation/ --template "a photo of a {}."
     """
     from bayesvlm.cli.prompts import prompts
+    from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.core.features import Features
     from bayesvlm.data import LabelledImages, SkippedImages
+    from bayesvlm.progress import progress_bar
     from bayesvlm.vlm import BayesVLM
 
     images = LabelledImages.open(validation)
     vlm = BayesVLM.from_pretrained(posterior, model=model, device=device)
     skipped = SkippedImages(strict)
     features, labels = [], []
-    for start in range(0, len(images.paths), 256):
-        decoded = skipped.decode(images.paths[start : start + 256])
-        read = [(image, label) for image, label in zip(decoded, images.labels[start:], strict=False) if image]
-        if read:
-            features.append(vlm.image_features([image for image, _ in read]))
-            labels += [label for _, label in read]
+    with progress_bar("encoding", total=len(images.paths), unit="images") as advance:
+        for start in range(0, len(images.paths), 256):
+            decoded = skipped.decode(images.paths[start : start + 256])
+            read = [(image, label) for image, label in zip(decoded, images.labels[start:], strict=False) if image]
+            if read:
+                features.append(vlm.image_features([image for image, _ in read], progress=False))
+                labels += [label for _, label in read]
+            advance(len(decoded))
     if skipped.reasons:
         remark(str(skipped))
+    if not labels:
+        raise BayesVLMError(f"None of the {len(images.paths)} image(s) in {validation} could be read.")
     before = vlm.tau
     grid = vlm.tune(Features.concatenate(features), labels, prompts(images.classes, template))
     vlm.save_pretrained(posterior, model=model)
     best = grid.best
     if grid.at_edge:
-        remark(f"the best tau, {best.tau:g}, is an end of the grid: the data ask for less (or more) than it covers")
+        way = "smaller" if best.tau == grid.points[0].tau else "larger"
+        remark(f"the best tau, {best.tau:g}, is an end of the grid: the data may ask for a still {way} one")
     points = [{"tau": point.tau, "nlpd": point.nlpd, "lam": point.lam} for point in grid]
     result = {
         "posterior": str(posterior),

@@ -58,7 +58,7 @@ class ContrastBatch:
         self.distinct: Tensor | None = None  # [K'], the targets to contrast with, None for all
         self.log_copies: Tensor | None = None  # [K'], log of how many equal targets each stands for
         if merged:
-            self._merge_copies(max(1, memory // 16 // (8 * self.width)))
+            self._merge_copies(max(1, memory // 4 // (8 * self.width)))
         self.target_count = len(target) if self.distinct is None else len(self.distinct)
         self.smallest_norm = float(self.source_norm.min())
         itemsize = 8 if self.dtype == torch.float64 else 4
@@ -148,17 +148,20 @@ class ContrastBatch:
 
     def _merge_copies(self, block: int) -> None:
         """Find equal targets: same cell of a coarse random grid, and really as near as rounding allows."""
+        index = torch.arange(len(self.target), device=self.device)
         first = _first_copies(self._grid_cells(block))
-        same = torch.empty(len(first), dtype=torch.bool, device=self.device)
-        for rows in self.spans(len(first), block):
-            own, other = (self._unit(self.target[index], self.target_norm[index]) for index in (rows, first[rows]))
-            same[rows] = (own - other).square().sum(dim=1).sqrt() <= _SAME[self.dtype]
-        first = torch.where(same, first, torch.arange(len(first), device=self.device))
-        self.distinct, copies = torch.unique(first, return_counts=True)
-        if len(self.distinct) == len(first):
-            self.distinct = None
-        else:
-            self.log_copies = copies.to(self.dtype).log()
+        suspects = torch.nonzero(first != index).flatten()
+        if not len(suspects):
+            return
+        for candidates in torch.split(suspects, block):
+            own, other = (
+                self._unit(self.target[rows], self.target_norm[rows]) for rows in (candidates, first[candidates])
+            )
+            apart = torch.linalg.vector_norm(own - other, dim=1) > _SAME[self.dtype]
+            first[candidates[apart]] = candidates[apart]
+        distinct, copies = torch.unique(first, return_counts=True)
+        if len(distinct) < len(first):
+            self.distinct, self.log_copies = distinct, copies.to(self.dtype).log()
 
     def _grid_cells(self, block: int) -> Tensor:  # [K]
         """A number for each target's cell in a grid over eight random directions; equal targets share a cell."""

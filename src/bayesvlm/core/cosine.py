@@ -42,6 +42,9 @@ class CosineMoments:
         self.mean = mean  # [N, C]
         self._variance = variance
 
+    def __repr__(self) -> str:
+        return f"CosineMoments of {self.mean.shape[0]} x {self.mean.shape[1]} pairs (.mean, .variance, .interval(0.95))"
+
     @cached_property
     def variance(self) -> Tensor:  # [N, C]
         return self.variance_of(slice(None))

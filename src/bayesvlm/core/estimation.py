@@ -55,7 +55,7 @@ class FactorEstimator:
     _pending_gram: dict[Tower, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.negatives < 2:
+        if not isinstance(self.negatives, int) or self.negatives < 2:
             raise BayesVLMError(f"negatives={self.negatives}; a contrast batch needs at least 2 pairs.")
         check_choice("loss", self.loss, get_args(Loss))
         check_choice("normalise", self.normalise, get_args(Normalise))

@@ -73,6 +73,12 @@ class Posterior:
     def embed(self, features: Features) -> GaussianEmbeddings:
         """Gaussian embeddings of the inputs: N(W phi + b + r, Cov[W phi])."""
         mean = self.projection.embed(features)
+        zero = ~mean.any(dim=1)
+        if bool(zero.any()):
+            raise BayesVLMError(
+                f"The embeddings of rows {torch.nonzero(zero).flatten().tolist()[:10]} are zero and have no direction "
+                "to compare; check those inputs."
+            )
         squares = self.rotated_inputs(features).square()
         if self.structure == "damped":
             scale = squares @ self._cast(1 / self._damped_A)

@@ -44,13 +44,13 @@ class SkippedImages:
         return len(self.reasons)
 
     def __str__(self) -> str:
-        shown = [f"{path} ({reason})" for path, reason in sorted(self.reasons.items())[:10]]
+        shown = [reason.rstrip(".") for _, reason in sorted(self.reasons.items())[:10]]
         more = len(self.reasons) - len(shown)
-        return f"skipped {len(self)} image(s): " + "; ".join(shown) + (f"; and {more} more" if more else "")
+        return f"skipped {len(self)} image(s):\n  " + "\n  ".join(shown) + (f"\n  and {more} more" if more else "")
 
     def _decode(self, path: Path) -> Image.Image | None:
         try:
-            return to_rgb(path)
+            return to_rgb(path, "image")
         except BayesVLMError as error:
             if self.strict:
                 raise

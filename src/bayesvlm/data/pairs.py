@@ -98,7 +98,13 @@ def _sidecar_pairs(folder: Path) -> list[tuple[Path, str]]:
             f"{len(images) - len(captioned)} of {len(images)} images have no caption file (first: {bare}); "
             f"add {bare.with_suffix('.txt').name} or move the image away."
         )
-    return [(path, _read_text(path.with_suffix(".txt")).strip()) for path in captioned]
+    pairs = [(path, _read_text(path.with_suffix(".txt")).strip()) for path in captioned]
+    empty = next((path for path, text in pairs if not text), None)
+    if empty is not None:
+        raise BayesVLMError(
+            f"The caption file {empty.with_suffix('.txt')} is empty; write a caption or move the image away."
+        )
+    return pairs
 
 
 def _table_pairs(file: Path, folder: Path) -> list[tuple[Path, str]]:
@@ -113,19 +119,32 @@ def _table_pairs(file: Path, folder: Path) -> list[tuple[Path, str]]:
     image, caption = _column(rows[0], IMAGE_COLUMNS, file), _column(rows[0], CAPTION_COLUMNS, file)
     pairs = []
     for number, row in enumerate(rows, start=1):
-        if not isinstance(row.get(image), str) or not isinstance(row.get(caption), str):
-            raise BayesVLMError(
-                f"{file}, entry {number}: {image!r} and {caption!r} must both be text, got {dict(row)!r}."
-            )
+        for name in (image, caption):
+            if not isinstance(row.get(name), str) or not row[name].strip():
+                raise BayesVLMError(
+                    f"{file}, entry {number}: {name!r} must be text that is not empty, got {row.get(name)!r}."
+                )
         pairs.append((folder / row[image], row[caption]))
     return pairs
 
 
 def _csv_rows(file: Path, delimiter: str) -> Sequence[Mapping[str, str]]:
+    """Rows of a csv file with quotes, or of a tsv file, where a quote is a character like any other."""
+    lines = io.StringIO(_read_text(file), newline="")
     try:
-        return list(csv.DictReader(io.StringIO(_read_text(file), newline=""), delimiter=delimiter))
+        if delimiter == ",":
+            rows = list(csv.DictReader(lines, restkey="", strict=True))
+        else:
+            rows = list(csv.DictReader(lines, delimiter=delimiter, quoting=csv.QUOTE_NONE, restkey=""))
     except csv.Error as error:
         raise BayesVLMError(f"The captions file {file} is not readable: {error}.") from None
+    for number, row in enumerate(rows, start=1):
+        if "" in row:
+            raise BayesVLMError(
+                f"{file}, entry {number} has more fields than there are columns (from {row['']!r} on); "
+                "put captions with a comma in double quotes."
+            )
+    return rows
 
 
 def _jsonl_rows(file: Path) -> Sequence[Mapping[str, str]]:
