@@ -148,11 +148,12 @@ class ContrastBatch:
 
     def _merge_copies(self, block: int) -> None:
         """Find equal targets: same cell of a coarse random grid, and really as near as rounding allows."""
-        index = torch.arange(len(self.target), device=self.device)
-        first = _first_copies(self._grid_cells(block))
-        suspects = torch.nonzero(first != index).flatten()
-        if not len(suspects):
-            return
+        cells = self._grid_cells(block)
+        ordered = cells.sort().values
+        if not bool((ordered[1:] == ordered[:-1]).any()):
+            return  # the usual case, and cheap
+        first = _first_copies(cells)
+        suspects = torch.nonzero(first != torch.arange(len(first), device=self.device)).flatten()
         for candidates in torch.split(suspects, block):
             own, other = (
                 self._unit(self.target[rows], self.target_norm[rows]) for rows in (candidates, first[candidates])
