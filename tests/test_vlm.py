@@ -301,7 +301,7 @@ def test_push_to_hub_uploads_the_saved_folder(vlm: BayesVLM, draw: Draw, monkeyp
 def test_a_posterior_knows_the_temperature_and_the_loss(draw: Draw) -> None:
     weights = draw(6, 10), draw(6, 8)
     saved = BayesVLM.from_projections(*weights, 1.5).fit([pairs(draw, 20)]).saved()
-    with pytest.raises(BayesVLMError, match=r"logit_scale = 1.5, but these projections has 2.5"):
+    with pytest.raises(BayesVLMError, match=r"logit_scale = 1.5, but it is 2.5 for these projections"):
         BayesVLM.from_projections(*weights, 2.5).with_posterior(saved)
     with pytest.raises(BayesVLMError, match="loss = infonce"):
         BayesVLM.from_projections(*weights, 1.5, -1.0, loss="sigmoid").with_posterior(saved)

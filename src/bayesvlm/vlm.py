@@ -175,8 +175,8 @@ class BayesVLM:
             had, have = getattr(config, entry), getattr(self, entry)
             if had is not None and had != have:
                 raise BayesVLMError(
-                    f"This posterior was estimated with {entry} = {had}, but {name} has {have}; the curvature depends "
-                    "on it, so fit a posterior for this model."
+                    f"This posterior was estimated with {entry} = {had}, but it is {have} for {name}; the curvature "
+                    "depends on it, so fit a posterior for this model."
                 )
         settings = Settings(
             tau=config.tau,

@@ -262,3 +262,17 @@ def test_files_respect_the_umask(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "private").iterdir()} == {0o600}
+
+
+def test_a_posterior_on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its id, from the local cache of the Hub, as it lies there after a download."""
+    vlm, commit = fitted(), "0" * 40
+    repository = tmp_path / "models--me--posterior"
+    vlm.save_pretrained(repository / "snapshots" / commit)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    loaded = BayesVLM.from_pretrained("me/posterior", device="cpu")
+    assert loaded.lam == vlm.lam
+    with pytest.raises(BayesVLMError, match="me/nothing"):
+        BayesVLM.from_pretrained("me/nothing")

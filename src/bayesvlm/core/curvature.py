@@ -227,6 +227,7 @@ def _checked_scale(scale: float) -> float:
 def _check_positives(positives: Tensor | None, rows: int, targets: int) -> None:
     if positives is None:
         return
+    positives = torch.as_tensor(positives)
     if positives.shape != (rows,) or positives.is_floating_point():
         raise BayesVLMError(
             f"positives must be {rows} integers, one for each source row, "
