@@ -131,7 +131,7 @@ def test_fit_tune_classify_info_merge(
         assert 0 <= row["epistemic"] <= math.log(2) + 1e-6
 
     text = run("classify", posterior, pairs, "--classes", "red, green ,blue", "--out", tmp_path / "results.jsonl")
-    assert "probability" in text.out
+    assert "epistemic" in text.out
     assert len((tmp_path / "results.jsonl").read_text().splitlines()) == 24
 
     info = run("info", posterior, "--json").json

@@ -33,8 +33,8 @@ cosines into means with variances.
 | trace of B | {{ trace.image.B }} | {{ trace.text.B }} |
 | prior precision lam ({{ lam_source }}) | {{ "%.6g" % lam.image }} | {{ "%.6g" % lam.text }} |
 
-Pseudo-data count tau = {{ "%.6g" % tau }}; structure {{ structure }},
-covariance {{ covariance }}, link {{ link }}; loss {{ loss }}.
+Pseudo-data count tau = {{ "%.6g" % tau }}; structure {{ structure }}, covariance {{ covariance }},
+link {{ link }}; loss {{ loss }}.
 {%- if weights %}
 For projections with sha256 `{{ weights.float32 }}`; other weights are refused.
 {%- else %}

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.table import Table
 
 from bayesvlm.cli.options import Device, Json, Model, Strict, Template
 from bayesvlm.cli.output import emit, remark, table
@@ -32,8 +33,9 @@ def classify(
 ) -> None:
     """Classify images, with calibrated probabilities and what the model does not know.
 
-    For each image: the most probable class, its probability, the credible interval of its cosine, and in nats the
-    entropy of the prediction and how much of it is epistemic (what the model does not know, by Monte Carlo).
+    For each image: the most probable class, its probability (for SigLIP also that of the label alone), its cosine with
+    a credible interval, and in nats the entropy of the prediction and how much of it is epistemic (what the model does
+    not know, by Monte Carlo).
 
     Examples:
 
@@ -57,7 +59,7 @@ def classify(
     vlm = BayesVLM.from_pretrained(posterior, model=model, device=device)
     if link is not None:
         vlm = vlm.replace(link=link)  # type: ignore[arg-type]
-    texts = vlm.text_features(prompts(_unique(names), template))
+    texts = vlm.text_features(prompts(_unique(names), template), progress=False)
     skipped = SkippedImages(strict)
     rows: list[dict[str, Any]] = []
     with progress_bar("classifying", total=len(paths), unit="images") as advance:
@@ -113,15 +115,16 @@ def _describe(
     return rows
 
 
-def _as_table(rows: list[dict[str, Any]], level: float) -> Any:
+def _as_table(rows: list[dict[str, Any]], level: float) -> Table:
     lines = []
     for row in rows:
         for rank, best in enumerate(row["top"]):
-            cosine = f"{best['cosine']:.3f} [{best['interval'][0]:.3f}, {best['interval'][1]:.3f}]"
-            known = [f"{row['entropy']:.3f}", f"{row['epistemic']:.3f}"] if rank == 0 else ["", ""]
-            label = [f"{best['label_prob']:.3f}"] if "label_prob" in best else []
             name = row["image"] if rank == 0 else ""
-            lines.append([name, best["class"], f"{best['prob']:.3f}", *label, cosine, *known])
-    label_column = ["label alone"] if "label_prob" in rows[0]["top"][0] else []
-    columns = ["image", "class", "probability", *label_column, f"cosine, {100 * level:g} %", "entropy", "epistemic"]
-    return table("", columns, lines)
+            label = [f"{best['label_prob']:.3f}"] if "label_prob" in best else []
+            low, high = best["interval"]
+            cosine = [f"{best['cosine']:.3f}", f"{low:.2f}..{high:.2f}"]
+            nats = [f"{row['entropy']:.3f}", f"{row['epistemic']:.3f}"] if rank == 0 else ["", ""]
+            lines.append([name, best["class"], f"{best['prob']:.3f}", *label, *cosine, *nats])
+    label_column = ["alone"] if "label_prob" in rows[0]["top"][0] else []
+    columns = ["image", "class", "prob.", *label_column, "cosine", f"{100 * level:g} %", "entropy", "epistemic"]
+    return table("", columns, lines, texts=2)

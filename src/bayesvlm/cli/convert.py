@@ -57,7 +57,7 @@ def convert(
         saved = BayesVLM.from_pretrained(model, device=device).with_posterior(saved).saved()
     saved.save(out)
     traces = {t: {"A": float(factors[t].A.trace()), "B": float(factors[t].B.trace())} for t in TOWERS}
-    text = [f"{t}: trace of A {traces[t]['A']:.3f}, trace of B {traces[t]['B']:.3f}, lam {lam[t]:.6g}" for t in TOWERS]
+    text = [f"{t}: trace of A {traces[t]['A']:.8g}, trace of B {traces[t]['B']:.7g}, lam {lam[t]:.6g}" for t in TOWERS]
     tied = f"tied to {model}" if model else "not tied to any weights: pass the model when using it"
     emit(
         {"posterior": str(out), "traces": traces, "lam": lam, "model": model},

@@ -124,8 +124,8 @@ def _factor_table(towers: dict[str, Any], config: Any) -> Any:
     rows = [
         row("pairs n", lambda t: str(t["pairs"])),
         row("inputs p, outputs d", lambda t: f"{t['p']}, {t['d']}"),
-        row("trace of A", lambda t: f"{t['trace_A']:.3f}"),
-        row("trace of B", lambda t: f"{t['trace_B']:.3f}"),
+        row("trace of A", lambda t: f"{t['trace_A']:.8g}"),
+        row("trace of B", lambda t: f"{t['trace_B']:.7g}"),
         row("eigenvalues of A", lambda t: "{:.4g} to {:.4g}".format(*t["eigenvalues_A"])),
         row("eigenvalues of B", lambda t: "{:.4g} to {:.4g}".format(*t["eigenvalues_B"])),
         [f"lam ({config.lam_source})", *(f"{config.lam[tower]:.6g}" for tower in towers)],

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -27,11 +28,21 @@ def remark(text: str) -> None:
     Console(stderr=True, highlight=False).print(text, soft_wrap=True, markup=False)
 
 
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """A table whose first column is text and whose others are numbers."""
-    result = Table(title=title, title_justify="left", header_style="bold")
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) -> Table:
+    """A table whose first columns (`texts` of them) are text, which folds where it must, and the others numbers."""
+    result = Table(
+        title=title,
+        title_justify="left",
+        header_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+    )
     for index, column in enumerate(columns):
-        result.add_column(column, justify="left" if index == 0 else "right", overflow="fold", no_wrap=index > 0)
+        if index < texts:
+            result.add_column(column, overflow="fold", min_width=8)
+        else:
+            result.add_column(column, justify="right", no_wrap=True)
     for row in rows:
         result.add_row(*row)
     return result
