@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from bayesvlm.core.contrast import ContrastBatch
 from bayesvlm.core.curvature import infonce_curvature, sigmoid_curvature
 from bayesvlm.core.errors import BayesVLMError
 
@@ -175,6 +176,25 @@ def test_repeated_targets(match: float, memory: int) -> None:
     assert_close(infonce_curvature(source, captions, 100.0, memory=memory), expected, 1e-4, "float32")
     rounded = captions * (1 + 1e-7 * normal(480, 64, seed=8).float())  # as encoders in other batches round
     assert_close(infonce_curvature(source, rounded, 100.0, memory=memory), expected, 1e-4, "nearly equal")
+
+
+def test_copies_of_neighbours_are_told_apart() -> None:
+    """Clusters of targets nearer than a cell of the grid, each with copies: every distinct one is found, once."""
+    centres = unit(normal(3, 16, seed=10)).double()
+    distinct = torch.cat([unit(centres + 1e-4 * normal(3, 16, seed=20 + k)) for k in range(5)])
+    targets = distinct.repeat(7, 1)[torch.randperm(105, generator=torch.Generator().manual_seed(0))]
+    batch = ContrastBatch(targets, targets, None, 2**20, merged=True)
+    assert batch.target_count == 15
+    assert batch.log_copies is not None
+    assert torch.allclose(batch.log_copies.exp(), torch.full((15,), 7.0).double())
+
+
+def test_targets_that_all_but_coincide() -> None:
+    """A collapsed model: hundreds of distinct targets in one cell must neither take forever nor be merged."""
+    targets = unit(unit(normal(1, 16, seed=11)) + 1e-3 * normal(400, 16, seed=12)).double()
+    assert ContrastBatch(targets, targets, None, 2**20, merged=True).target_count == 400
+    source = unit(normal(30, 16, seed=13)).double()
+    assert_close(infonce_curvature(source, targets, 100.0), shifted_ggn(source, targets, 100.0), 1e-9)
 
 
 def test_targets_that_are_near_but_not_equal_are_kept_apart() -> None:

@@ -15,6 +15,7 @@ Precision = Literal["float32", "float64", "tf32", "bf16"]
 PRECISIONS = get_args(Precision)
 DEFAULT_MEMORY = 512 * 2**20  # bytes of working memory beyond inputs and result
 _SAME = {torch.float32: 1e-5, torch.float64: 1e-13}  # unit targets as near as this are copies: encoders round, too
+_ROUNDS = 8  # of telling neighbours in one cell apart
 
 
 class _Tf32Setting(NamedTuple):
@@ -152,17 +153,26 @@ class ContrastBatch:
         ordered = cells.sort().values
         if not bool((ordered[1:] == ordered[:-1]).any()):
             return  # the usual case, and cheap
+        index = torch.arange(len(cells), device=self.device)
         first = _first_copies(cells)
-        suspects = torch.nonzero(first != torch.arange(len(first), device=self.device)).flatten()
-        for candidates in torch.split(suspects, block):
-            own, other = (
-                self._unit(self.target[rows], self.target_norm[rows]) for rows in (candidates, first[candidates])
-            )
-            apart = torch.linalg.vector_norm(own - other, dim=1) > _SAME[self.dtype]
-            first[candidates[apart]] = candidates[apart]
+        suspects = torch.nonzero(first != index).flatten()
+        for _ in range(_ROUNDS):
+            if not len(suspects):
+                break
+            apart = torch.cat([self._apart(rows, first[rows]) for rows in torch.split(suspects, block)])
+            suspects = suspects[apart]  # equal to one another, perhaps, but not to the first of their cell
+            first[suspects] = suspects[_first_copies(cells[suspects])]
+            suspects = suspects[first[suspects] != suspects]
+        first[suspects] = suspects  # a model whose targets all but coincide: they stay as they are
         distinct, copies = torch.unique(first, return_counts=True)
         if len(distinct) < len(first):
             self.distinct, self.log_copies = distinct, copies.to(self.dtype).log()
+
+    def _apart(self, rows: Tensor, others: Tensor) -> Tensor:  # [n], [n] -> [n]
+        """Whether unit targets differ by more than rounding."""
+        own, other = (self._unit(self.target[each], self.target_norm[each]) for each in (rows, others))
+        distance: Tensor = torch.linalg.vector_norm(own - other, dim=1)
+        return distance > _SAME[self.dtype]
 
     def _grid_cells(self, block: int) -> Tensor:  # [K]
         """A number for each target's cell in a grid over eight random directions; equal targets share a cell."""
