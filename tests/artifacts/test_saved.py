@@ -224,6 +224,7 @@ def test_saving_over_a_file_is_refused(tmp_path: Path) -> None:
 
 def test_saving_over_a_model_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "clip"}')
+    (tmp_path / "posterior.safetensors").write_bytes(b"a stray file makes it no posterior")
     with pytest.raises(BayesVLMError, match=r"the config.json of something else"):
         fitted().save_pretrained(tmp_path)
     assert json.loads((tmp_path / "config.json").read_text()) == {"model_type": "clip"}

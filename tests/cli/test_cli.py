@@ -17,6 +17,7 @@ import torch
 from PIL import Image
 
 from bayesvlm.cli import main
+from bayesvlm.core.estimation import FactorEstimator
 from bayesvlm.models.tiny import save_tiny_clip, save_tiny_siglip
 
 COLOURS = ("red", "green", "blue")
@@ -107,6 +108,24 @@ def validation(pairs: Path, tmp_path: Path) -> Path:
     return tmp_path / "validation"
 
 
+@pytest.fixture
+def interrupt_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[int]]:
+    """Ctrl-C at the n-th batch of a fit; returns the list that counts the batches."""
+    update, calls = FactorEstimator.update, []
+
+    def arrange(batch_number: int) -> list[int]:
+        def interrupted(self: FactorEstimator, *batch: object) -> None:
+            calls.append(1)
+            if len(calls) == batch_number:
+                raise KeyboardInterrupt
+            update(self, *batch)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(FactorEstimator, "update", interrupted)
+        return calls
+
+    return arrange
+
+
 # What works ----------------------------------------------------------------------------------------------------------
 
 
@@ -170,22 +189,14 @@ def test_corrupt_images_are_skipped_counted_and_named(
 
 
 def test_an_interrupted_fit_goes_on(
-    run: Run, model: Path, pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, model: Path, pairs: Path, tmp_path: Path, interrupt_at: Callable[[int], list[int]]
 ) -> None:
-    from bayesvlm.core.estimation import FactorEstimator
-
     arguments = ("fit", model, pairs, "--negatives", 8, "--batch-size", 4)
     whole = run(*arguments, "--out", tmp_path / "whole", "--json").json
-    update, calls = FactorEstimator.update, []
-
-    def interrupted(self: FactorEstimator, *batch: object) -> None:
-        calls.append(1)
-        if len(calls) == 6:
-            raise KeyboardInterrupt
-        update(self, *batch)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(FactorEstimator, "update", interrupted)
-    assert run(*arguments, "--out", tmp_path / "cut").code != 0
+    calls = interrupt_at(6)
+    cut = run(*arguments, "--out", tmp_path / "cut")
+    assert cut.code == 130
+    assert "give the same command again" in cut.err
     assert [path.name for path in (tmp_path / "cut").iterdir()] == ["fit-in-progress.safetensors"]
     calls.clear()
     resumed = run(*arguments, "--out", tmp_path / "cut", "--json").json
@@ -195,21 +206,11 @@ def test_an_interrupted_fit_goes_on(
 
 
 def test_an_image_that_becomes_readable_is_not_counted_wrongly(
-    run: Run, refuse: Run, model: Path, pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, refuse: Run, model: Path, pairs: Path, tmp_path: Path, interrupt_at: Callable[[int], list[int]]
 ) -> None:
-    from bayesvlm.core.estimation import FactorEstimator
-
     good = (pairs / "03.png").read_bytes()
     (pairs / "03.png").write_bytes(b"x" * len(good))
-    update, calls = FactorEstimator.update, []
-
-    def interrupted(self: FactorEstimator, *batch: object) -> None:
-        calls.append(1)
-        if len(calls) == 4:
-            raise KeyboardInterrupt
-        update(self, *batch)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(FactorEstimator, "update", interrupted)
+    interrupt_at(4)
     arguments = ("fit", model, pairs, "--negatives", 8, "--batch-size", 4, "--out", tmp_path / "cut")
     assert run(*arguments).code != 0
     (pairs / "03.png").write_bytes(good)

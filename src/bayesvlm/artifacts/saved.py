@@ -157,7 +157,7 @@ def check_destination(folder: str | Path) -> Path:
         raise BayesVLMError(
             f"A posterior cannot be saved to {folder}: {existing} is not writable; give another folder."
         )
-    if (folder / CONFIG).exists() and not is_posterior(folder):
+    if (folder / CONFIG).exists() and not _has_schema(folder):
         raise BayesVLMError(
             f"A posterior cannot be saved to {folder}: it holds the {CONFIG} of something else (a model?), which would "
             "be overwritten; give another folder."
@@ -166,10 +166,11 @@ def check_destination(folder: str | Path) -> Path:
 
 
 def is_posterior(folder: str | Path) -> bool:
-    """Whether a local folder holds a saved posterior (rather than a model)."""
-    folder = Path(folder)
-    if (folder / TENSORS).exists():
-        return True
+    """Whether a local folder holds a saved posterior (rather than a model), be it a damaged one."""
+    return (Path(folder) / TENSORS).exists() or _has_schema(Path(folder))
+
+
+def _has_schema(folder: Path) -> bool:
     try:
         return "bayesvlm_schema" in json.loads((folder / CONFIG).read_text())
     except (OSError, ValueError, TypeError):
