@@ -32,7 +32,7 @@ from bayesvlm.core.predict import (
     Prediction,
     centred_probit,
     monte_carlo,
-    plain_softmax,
+    plain_logits,
     probit,
     sigmoid_probit,
 )
@@ -108,8 +108,9 @@ class BayesVLM:
         """Load a model, or a saved posterior with its model.
 
         Args:
-            name: a model (Hub id or folder in the transformers layout: CLIP, SigLIP, SigLIP2), or a saved posterior
-                (folder or Hub id), which brings the model it was estimated for.
+            name: a model (Hub id or folder in the transformers layout: CLIP, SigLIP, SigLIP2); a saved posterior
+                (folder or Hub id), which brings the model it was estimated for; or one of the embedded models,
+                "emoji-clip", "emoji-clip-colour" and "emoji-siglip", which come with a posterior.
             model: the model to use with a saved posterior, where it has moved; its weights must be the same.
             device: None takes CUDA where there is one.
             dtype: of the encoder; None is float32.
@@ -214,6 +215,10 @@ class BayesVLM:
         if lam == "evidence":
             given["lam"] = None
         return self._copy(settings=dataclass_replace(self.settings, **given))
+
+    def without_posterior(self) -> BayesVLM:
+        """The bare model, with the paper's settings: as if it had been loaded without a posterior."""
+        return self._copy(factors=None, settings=Settings(), normalise=None, provenance={})
 
     def _copy(self, **changes: Any) -> BayesVLM:
         kept: dict[str, Any] = {
@@ -431,11 +436,15 @@ class BayesVLM:
         return prob_cosine(*self._embeddings(self.image_features(inputs, progress=progress), self.text_features(texts)))
 
     @torch.no_grad()
-    def plain(self, inputs: Any, classes: Sequence[str] | Features) -> Tensor:  # [N, C]
-        """What the model says without a posterior: softmax of scaled cosines. Needs no fit."""
+    def logits(self, inputs: Any, classes: Sequence[str] | Features) -> Tensor:  # [N, C]
+        """The scaled cosines t cos(g, h) of the model without a posterior; what temperature scaling divides."""
         class_names(classes)
         images, texts = self.image_features(inputs), self.text_features(classes)
-        return plain_softmax(self.image.embed(images), self.text.embed(texts), self.scale)
+        return plain_logits(self.image.embed(images), self.text.embed(texts), self.scale)
+
+    def plain(self, inputs: Any, classes: Sequence[str] | Features) -> Tensor:  # [N, C]
+        """What the model says without a posterior: softmax of scaled cosines. Needs no fit."""
+        return torch.softmax(self.logits(inputs, classes), dim=1)
 
     @torch.no_grad()
     def embed_images(self, inputs: Any, *, progress: bool | None = None) -> GaussianEmbeddings:

@@ -10,6 +10,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntry
 
 from bayesvlm.artifacts.saved import CARD, CONFIG, PROJECTIONS, TENSORS, is_posterior
 from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.embedded import embedded_model, embedded_posterior
 
 
 def find_posterior(name: str | Path, revision: str | None = None) -> Path | None:
@@ -17,6 +18,8 @@ def find_posterior(name: str | Path, revision: str | None = None) -> Path | None
     local = Path(name).expanduser()
     if local.exists():
         return local if is_posterior(local) else None
+    if embedded_model(name) is not None:
+        return embedded_posterior(name)
     try:
         config = hf_hub_download(str(name), CONFIG, revision=revision)
         if "bayesvlm_schema" not in json.loads(Path(config).read_text()):

@@ -48,7 +48,8 @@ def fit(
 
     folder = PairFolder.open(pairs, captions, batch_size, strict)
     checkpoint = check_destination(out) / "fit-in-progress.safetensors"
-    vlm = BayesVLM.from_pretrained(model, device=device).replace(tau=tau, structure=structure)  # type: ignore[arg-type]
+    bare = BayesVLM.from_pretrained(model, device=device).without_posterior()
+    vlm = bare.replace(tau=tau, structure=structure)  # type: ignore[arg-type]
     if checkpoint.exists():
         remark(f"going on from {checkpoint}")
     try:

@@ -117,11 +117,16 @@ def sigmoid_probit(moments: CosineMoments, scale: float, bias: float) -> Tensor:
     return torch.sigmoid((scale * moments.mean + bias) / (1 + math.pi / 8 * scale**2 * moments.variance).sqrt())
 
 
-def plain_softmax(images: Tensor, texts: Tensor, scale: float) -> Tensor:  # [N, d], [C, d] -> [N, C]
-    """The model without a posterior: softmax of scaled cosines of raw embeddings."""
+def plain_logits(images: Tensor, texts: Tensor, scale: float) -> Tensor:  # [N, d], [C, d] -> [N, C]
+    """The model without a posterior: scaled cosines of raw embeddings."""
     ghat = torch.nn.functional.normalize(images, dim=1)
     hhat = torch.nn.functional.normalize(texts, dim=1)
-    return torch.softmax((ghat * scale) @ hhat.T, dim=1)
+    return (ghat * scale) @ hhat.T
+
+
+def plain_softmax(images: Tensor, texts: Tensor, scale: float) -> Tensor:  # [N, d], [C, d] -> [N, C]
+    """Class probabilities of the model without a posterior."""
+    return torch.softmax(plain_logits(images, texts, scale), dim=1)
 
 
 @torch.no_grad()

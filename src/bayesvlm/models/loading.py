@@ -19,6 +19,7 @@ from huggingface_hub.errors import (
 from safetensors import SafetensorError, safe_open
 
 from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.embedded import embedded_model
 from bayesvlm.models.adapter import Adapter
 from bayesvlm.models.clip import CLIPAdapter
 from bayesvlm.models.huggingface import HuggingFaceAdapter
@@ -109,6 +110,9 @@ def _locate(name: str | Path, revision: str | None) -> tuple[Path, str | None]:
                 "leave it out, or check the folder out at that revision."
             )
         return folder, None
+    embedded = embedded_model(name)
+    if embedded is not None:
+        return embedded, None
     if isinstance(name, Path) or folder.is_absolute() or name.startswith((".", "~")) or folder.exists():
         raise BayesVLMError(f"There is no folder {str(name)!r}; pass a folder with a config.json, or a Hub id.")
     snapshot = _download(name, revision)

@@ -1,0 +1,276 @@
+"""Train the embedded models: `python recipes/world/train.py emoji-clip --artwork artwork/training.npz`.
+
+Needs a CUDA device (minutes on an H200) and the drawings that `build.py --artwork` writes. Everything random comes from
+the recipe's seed; two runs agree to what GPU arithmetic allows. The result is a folder in the published layout of the
+family, fp16 safetensors, loadable by `transformers.AutoModel`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import shutil
+import tarfile
+import time
+from dataclasses import dataclass
+from functools import partial
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from augment import NUMBERS, Augmentation
+from captions import CONTEXT, captions, clip_merges, gemma_merges, read_classes
+from PIL import Image
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import AutoTokenizer, CLIPConfig, CLIPModel, SiglipConfig, SiglipModel
+
+from bayesvlm.models.layout import save_clip_pixels, save_clip_tokenizer, save_gemma_tokenizer, save_siglip_pixels
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA, MODELS = ROOT / "src/bayesvlm/world/data", ROOT / "src/bayesvlm/world/models"
+SIZE, PATCH = 64, 8
+VARIANTS = 32  # captions of a concept to draw from
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One model: its family, its sizes, how it is trained."""
+
+    family: Literal["clip", "siglip"]
+    line_art: float = 0.4
+    vision_width: int = 192
+    vision_layers: int = 6
+    vision_hidden: int = 768
+    text_width: int = 128
+    text_layers: int = 4
+    projection: int = 128  # CLIP's; SigLIP embeds in the vision width
+    vocabulary: int = 2048
+    steps: int = 10_000
+    batch: int = 512
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.1
+    warm_up: int = 600
+    seed: int = 0
+
+
+RECIPES = {
+    "emoji-clip": Recipe("clip"),
+    "emoji-clip-colour": Recipe("clip", line_art=0.0),
+    "emoji-siglip": Recipe("siglip"),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", choices=RECIPES)
+    parser.add_argument(
+        "--artwork", type=Path, default=ROOT / "artwork/training.npz", help="made by build.py --artwork"
+    )
+    parser.add_argument("--out", type=Path, default=MODELS, help="the folder is written below this one")
+    parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=NUMBER", help="depart from the recipe")
+    options = parser.parse_args()
+    recipe = RECIPES[options.name]
+    for change in options.set:
+        field, value = change.split("=")
+        recipe = dataclasses.replace(recipe, **{field: type(getattr(recipe, field))(value)})
+    folder = options.out / options.name
+    model, tokens = make_model(recipe, folder)
+    train(model, recipe, tokens, options.artwork)
+    model.half().save_pretrained(folder)
+    print(json.dumps({"name": options.name, "recipe": dataclasses.asdict(recipe)} | evaluate(model, recipe, folder)))
+
+
+# Model ----------------------------------------------------------------------------------------------------------------
+
+
+def make_model(recipe: Recipe, folder: Path) -> tuple[Any, Tensor]:
+    """The untrained model on the GPU, its other files in the folder, and the captions of the seen classes [C, V, L]."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    classes = [named for named in read_classes(DATA) if named.seen]
+    texts = {word for named in classes for word in (named.label, *named.keywords)}
+    widths = {"hidden_size": recipe.text_width, "intermediate_size": 4 * recipe.text_width}
+    text = widths | {"num_hidden_layers": recipe.text_layers, "num_attention_heads": recipe.text_width // 32}
+    vision = {
+        "hidden_size": recipe.vision_width,
+        "intermediate_size": recipe.vision_hidden,
+        "num_hidden_layers": recipe.vision_layers,
+        "num_attention_heads": recipe.vision_width // 64,
+        "image_size": SIZE,
+        "patch_size": PATCH,
+    }
+    text |= {"max_position_embeddings": CONTEXT}
+    torch.manual_seed(recipe.seed)  # transformers draws the first weights from the global generator
+    if recipe.family == "clip":
+        vocabulary = save_clip_tokenizer(folder, clip_merges(texts, recipe.vocabulary), CONTEXT)
+        save_clip_pixels(folder, SIZE)
+        start, end = vocabulary["<|startoftext|>"], vocabulary["<|endoftext|>"]
+        text |= {"vocab_size": len(vocabulary), "bos_token_id": start, "eos_token_id": end, "pad_token_id": end}
+        model = CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=recipe.projection))
+    else:
+        vocabulary = save_gemma_tokenizer(folder, gemma_merges(texts, recipe.vocabulary), CONTEXT, "SiglipProcessor")
+        save_siglip_pixels(folder, "Siglip", {"size": {"height": SIZE, "width": SIZE}})
+        text |= {name: vocabulary[f"<{name[:3]}>"] for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+        text |= {"vocab_size": len(vocabulary), "projection_size": recipe.vision_width}
+        model = SiglipModel(SiglipConfig(text_config=text, vision_config=vision))
+        torch.nn.init.constant_(model.logit_scale, math.log(10))
+        torch.nn.init.constant_(model.logit_bias, -10.0)
+    said = [text for named in classes for text in captions(named, VARIANTS, recipe.seed)]
+    return model.cuda(), tokenise(folder, said).unflatten(0, (len(classes), VARIANTS)).cuda()
+
+
+def tokenise(folder: Path, texts: list[str]) -> Tensor:  # [N, L]
+    """Token ids, padded to the context; SigLIP's tokenizer leaves lower-casing to its caller."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    lowered = [text.lower() for text in texts]
+    return tokenizer(lowered, padding="max_length", truncation=True, max_length=CONTEXT, return_tensors="pt").input_ids
+
+
+# Training -------------------------------------------------------------------------------------------------------------
+
+
+def train(model: Any, recipe: Recipe, tokens: Tensor, artwork: Path) -> None:
+    """AdamW with warm-up and cosine, bf16; a batch is of distinct concepts, one random drawing and caption of each."""
+    drawings = Drawings(artwork)
+    generator = torch.Generator("cuda").manual_seed(recipe.seed)
+    torch.set_float32_matmul_precision("high")
+    augment = torch.compile(partial(pictures, recipe=recipe), fullgraph=True)
+    forward = torch.compile(partial(embeddings, model))
+    decayed = [p for p in model.parameters() if p.ndim > 1]
+    others = [p for p in model.parameters() if p.ndim <= 1]
+    groups = [{"params": decayed, "weight_decay": recipe.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    optimiser = torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=(0.9, 0.98), fused=True)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: _rate(step, recipe))
+    loss_of = infonce if recipe.family == "clip" else sigmoid
+    model.train()
+    started = time.perf_counter()
+    for step in range(recipe.steps):
+        classes = torch.randperm(len(tokens), generator=generator, device="cuda")[: recipe.batch]
+        rgba, mirrors = drawings.draw(classes, generator)
+        variant = torch.randint(tokens.shape[1], (len(classes),), generator=generator, device="cuda")
+        uniforms = torch.rand(len(classes), NUMBERS, generator=generator, device="cuda")
+        noise = torch.randn(len(classes), 3, SIZE, SIZE, generator=generator, device="cuda")
+        pixels = augment(rgba, mirrors, uniforms, noise)
+        with torch.autocast("cuda", torch.bfloat16):
+            image, text = forward(pixels, tokens[classes, variant])
+        loss = loss_of(model, F.normalize(image.float(), dim=1), F.normalize(text.float(), dim=1))
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        schedule.step()
+        with torch.no_grad():
+            model.logit_scale.clamp_(max=math.log(100))
+        if step % 500 == 0 or step == recipe.steps - 1:
+            seconds = time.perf_counter() - started
+            print(
+                f"step {step:6d}  loss {loss.item():.4f}  t {model.logit_scale.exp().item():.1f}  {seconds:.0f} s",
+                flush=True,
+            )
+
+
+class Drawings:
+    """The training drawings on the GPU, and which of them show which class."""
+
+    def __init__(self, artwork: Path) -> None:
+        stored = np.load(artwork)
+        self.pixels = torch.from_numpy(stored["pixels"]).permute(0, 3, 1, 2).contiguous().cuda()  # [N, 4, H, W]
+        classes = torch.from_numpy(stored["classes"])
+        self.counts = torch.bincount(classes).cuda()  # [C]
+        self.first = (self.counts.cumsum(0) - self.counts).cuda()  # [C], drawings are sorted by class
+        assert (classes.diff() >= 0).all()
+        self.mirrors = torch.tensor([named.mirrors for named in read_classes(DATA)]).cuda()
+
+    def draw(self, classes: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """One random drawing of each class, and whether it may be mirrored."""
+        share = torch.rand(len(classes), generator=generator, device="cuda")
+        index = self.first[classes] + (share * self.counts[classes]).long()
+        return self.pixels[index], self.mirrors[classes]
+
+
+def embeddings(model: Any, pixels: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Both towers' embeddings, before normalisation."""
+    image, text = model.get_image_features(pixel_values=pixels), model.get_text_features(input_ids=ids)
+    return tuple(output if isinstance(output, Tensor) else output.pooler_output for output in (image, text))
+
+
+def pictures(rgba: Tensor, mirrors: Tensor, uniforms: Tensor, noise: Tensor, recipe: Recipe) -> Tensor:
+    """Augmented drawings as the model takes them, [N, 3, H, W]."""
+    return normalise(Augmentation(uniforms, noise, recipe.line_art)(rgba, mirrors), recipe)
+
+
+def normalise(pictures: Tensor, recipe: Recipe) -> Tensor:
+    """As the image processor of the family does."""
+    if recipe.family == "siglip":
+        return (pictures - 0.5) / 0.5
+    mean = pictures.new_tensor([0.48145466, 0.4578275, 0.40821073])[None, :, None, None]
+    std = pictures.new_tensor([0.26862954, 0.26130258, 0.27577711])[None, :, None, None]
+    return (pictures - mean) / std
+
+
+def infonce(model: Any, image: Tensor, text: Tensor) -> Tensor:
+    """CLIP's symmetric cross-entropy over the batch."""
+    logits = model.logit_scale.exp() * image @ text.T
+    target = torch.arange(len(logits), device=logits.device)
+    return (F.cross_entropy(logits, target) + F.cross_entropy(logits.T, target)) / 2
+
+
+def sigmoid(model: Any, image: Tensor, text: Tensor) -> Tensor:
+    """SigLIP's sum of binary cross-entropies over all pairs, for each image."""
+    logits = model.logit_scale.exp() * image @ text.T + model.logit_bias
+    sign = 2 * torch.eye(len(logits), device=logits.device) - 1
+    return -F.logsigmoid(sign * logits).sum() / len(logits)
+
+
+def _rate(step: int, recipe: Recipe) -> float:
+    if step < recipe.warm_up:
+        return (step + 1) / recipe.warm_up
+    return 0.5 * (1 + math.cos(math.pi * (step - recipe.warm_up) / (recipe.steps - recipe.warm_up)))
+
+
+# A look at the result -------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def evaluate(model: Any, recipe: Recipe, folder: Path) -> dict[str, Any]:
+    """Top-1 of the plain model on every test split, among the seen classes (the unseen ones: among themselves)."""
+    model = model.float().eval()
+    classes = read_classes(DATA)
+    labels = tokenise(folder, [named.label for named in classes]).cuda()
+    _, text = embeddings(model, torch.zeros(1, 3, SIZE, SIZE, device="cuda"), labels)
+    text, seen = F.normalize(text, dim=1), sum(named.seen for named in classes)
+    scores = {}
+    for split in sorted(path.name for path in (DATA / "emoji").iterdir() if path.is_dir() and path.name != "train"):
+        images, target = read_split(DATA / "emoji" / split)
+        pixels = normalise(images.cuda().float() / 255, recipe)
+        image = torch.cat([embeddings(model, chunk, labels[:1])[0] for chunk in pixels.split(1024)])
+        first, last = (seen, len(classes)) if split == "unseen-concepts" else (0, seen)
+        logits = model.logit_scale.exp() * F.normalize(image, dim=1) @ text[first:last].T
+        right = logits.argmax(dim=1).cpu() == target - first
+        nlpd = F.cross_entropy(logits.cpu(), target - first)
+        scores[split] = {"top1": round(100 * right.float().mean().item(), 1), "nlpd": round(nlpd.item(), 3)}
+    parameters = sum(p.numel() for p in model.parameters())
+    return {"parameters": parameters, "scale": model.logit_scale.exp().item(), "scores": scores}
+
+
+def read_split(folder: Path) -> tuple[Tensor, Tensor]:
+    """Images [N, 3, H, W] uint8 and classes [N] of one split."""
+    images, target = [], []
+    for shard in sorted(folder.glob("*.tar.gz")):
+        with tarfile.open(shard) as tar:
+            for member in tar:
+                content = tar.extractfile(member).read()
+                if member.name.endswith(".webp"):
+                    images.append(np.asarray(Image.open(BytesIO(content)).convert("RGB")))
+                elif member.name.endswith(".cls"):
+                    target.append(int(content))
+    return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2), torch.tensor(target)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""Labelled images in webdataset shards, laid out as CLIP-benchmark publishes its data sets.
+
+classnames.txt                              one class a line; a label is an index into it
+zeroshot_classification_templates.txt       one prompt a line, with {c} for the class
+SPLIT/nshards.txt                           how many shards the split has
+SPLIT/0.tar, SPLIT/1.tar ... or .tar.gz     KEY.webp (or .jpg, .png), KEY.cls, and maybe KEY.txt, the caption
+"""
+
+from __future__ import annotations
+
+import tarfile
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.data.images import SUFFIXES
+
+_BROKEN = (tarfile.TarError, EOFError, OSError, zlib.error)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One image as it is stored, its label, and its caption where there is one."""
+
+    key: str
+    image: bytes
+    label: int
+    caption: str | None
+
+
+@dataclass(frozen=True)
+class LabelledShards:
+    """One split of a data set: iterate over it for its samples, shard after shard."""
+
+    folder: Path
+    shards: tuple[Path, ...]
+    classes: tuple[str, ...]
+    templates: tuple[str, ...]
+
+    @classmethod
+    def open(cls, folder: str | Path, split: str) -> LabelledShards:
+        """List the shards of a split, and read the class names and templates."""
+        folder = Path(folder)
+        classes = _lines(folder / "classnames.txt", "one class name a line")
+        templates = _lines(
+            folder / "zeroshot_classification_templates.txt", "one prompt a line, with {c} for the class"
+        )
+        if not (folder / split).is_dir():
+            splits = sorted(path.parent.name for path in folder.glob("*/nshards.txt"))
+            raise BayesVLMError(f"{folder} has no split {split!r}; it has {', '.join(splits) or 'none'}.")
+        return cls(folder / split, _shards(folder / split), classes, templates)
+
+    def __iter__(self) -> Iterator[Sample]:
+        from webdataset.tariterators import group_by_keys, tar_file_iterator  # takes a second: only where shards are
+
+        for shard in self.shards:
+            try:
+                with shard.open("rb") as stream:
+                    files = ({**file, "__url__": str(shard)} for file in tar_file_iterator(stream))
+                    for sample in group_by_keys(files):
+                        yield self._sample(sample, shard)
+            except _BROKEN as error:
+                raise BayesVLMError(
+                    f"The shard {shard} cannot be read to its end ({str(error) or type(error).__name__}); "
+                    "copy or download it again."
+                ) from error
+
+    def _sample(self, sample: Mapping[str, Any], shard: Path) -> Sample:
+        key = sample["__key__"]
+        image = next((content for suffix, content in sample.items() if f".{suffix}" in SUFFIXES), None)
+        if image is None or "cls" not in sample:
+            missing = "image" if image is None else "cls file"
+            raise BayesVLMError(f"{shard}: the sample {key!r} has no {missing}; a sample is KEY.webp with KEY.cls.")
+        written = sample["cls"].decode(errors="replace").strip()
+        if not written.isdecimal() or int(written) >= len(self.classes):
+            raise BayesVLMError(
+                f"{shard}: the sample {key!r} has the label {written!r}; expected 0 to {len(self.classes) - 1}, a line "
+                "of "
+                "classnames.txt."
+            )
+        caption = sample["txt"].decode() if "txt" in sample else None
+        return Sample(key, image, int(written), caption)
+
+
+def _shards(folder: Path) -> tuple[Path, ...]:
+    """The shards that nshards.txt announces, every one of them there."""
+    written = "".join(_lines(folder / "nshards.txt", "the number of shards"))
+    if not written.isdecimal() or int(written) == 0:
+        raise BayesVLMError(f"{folder / 'nshards.txt'} says {written!r}; expected the number of shards, at least 1.")
+    found = []
+    for number in range(int(written)):
+        shard = next((path for path in (folder / f"{number}.tar", folder / f"{number}.tar.gz") if path.is_file()), None)
+        if shard is None:
+            raise BayesVLMError(
+                f"{folder} announces {written} shards, but {number}.tar (or {number}.tar.gz) is missing; fetch it "
+                "again."
+            )
+        found.append(shard)
+    return tuple(found)
+
+
+def _lines(file: Path, content: str) -> tuple[str, ...]:
+    try:
+        lines = tuple(line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip())
+    except (OSError, UnicodeDecodeError) as error:
+        raise BayesVLMError(f"{file} cannot be read ({error}); a data set of shards has it, with {content}.") from None
+    if not lines:
+        raise BayesVLMError(f"{file} is empty; expected {content}.")
+    return lines

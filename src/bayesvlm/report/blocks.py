@@ -1,0 +1,158 @@
+"""What a page is made of: plain values, checked when they are made, that `page.render` turns into HTML."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import ClassVar
+
+from matplotlib.figure import Figure
+from PIL import Image
+
+from bayesvlm.core.errors import BayesVLMError
+
+
+@dataclass(frozen=True)
+class Text:
+    """Paragraphs, apart by blank lines, with `code`, *emphasis* and **strong**; everything else is escaped."""
+
+    kind: ClassVar[str] = "text"
+    text: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table whose first column names its rows.
+
+    Args:
+        columns: The header.
+        rows: One text a column.
+        best: (row, column) of the cells to set in bold, counted from 0; column 0 is the row's name.
+        caption: What the table shows.
+        groups: A second header above the first: (title, number of columns) from the left; "" leaves a gap.
+    """
+
+    kind: ClassVar[str] = "table"
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    best: AbstractSet[tuple[int, int]] = frozenset()
+    caption: str = ""
+    groups: Sequence[tuple[str, int]] = ()
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row) != len(self.columns):
+                raise BayesVLMError(
+                    f"The row {list(row)} has {len(row)} cells; the table has {len(self.columns)} columns."
+                )
+        for row_index, column in self.best:
+            if not (0 <= row_index < len(self.rows) and 0 <= column < len(self.columns)):
+                raise BayesVLMError(
+                    f"best={(row_index, column)} is outside of a table of {len(self.rows)} x {len(self.columns)} cells."
+                )
+        if self.groups and sum(span for _, span in self.groups) != len(self.columns):
+            raise BayesVLMError(
+                f"groups={list(self.groups)} must span all {len(self.columns)} columns, no more or fewer."
+            )
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A figure with its caption; `alt` says what it shows to those who cannot see it.
+
+    A screen narrower than the figure scrolls it, or shows `narrow`: the same, drawn for a phone.
+    """
+
+    kind: ClassVar[str] = "plot"
+    figure: Figure
+    caption: str
+    alt: str
+    narrow: Figure | None = None
+
+    def __post_init__(self) -> None:
+        if not self.alt.strip():
+            raise BayesVLMError("A plot needs an alt text; say in a sentence what it shows.")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One possible answer about a picture: its probability, and its cosine with the 95 % interval.
+
+    `right` is whether it is the true one, None where there is no true one to know.
+    """
+
+    name: str
+    probability: float
+    cosine_mean: float
+    cosine_low: float
+    cosine_high: float
+    right: bool | None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.probability <= 1:  # also refuses nan
+            raise BayesVLMError(f"The probability of {self.name!r} is {self.probability}; it must be from 0 to 1.")
+        if not -math.inf < self.cosine_low <= self.cosine_mean <= self.cosine_high < math.inf:
+            raise BayesVLMError(
+                f"The cosine of {self.name!r} is {self.cosine_mean} in [{self.cosine_low}, {self.cosine_high}]; "
+                "the mean must be finite and inside the interval."
+            )
+
+
+@dataclass(frozen=True)
+class Card:
+    """A picture, what it is, the answers about it, and a sentence."""
+
+    image: Image.Image
+    title: str
+    subtitle: str
+    answers: Sequence[Answer]
+    note: str
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """Cards side by side; all their cosines are drawn on one axis, so that intervals can be compared."""
+
+    kind: ClassVar[str] = "gallery"
+    cards: Sequence[Card]
+
+    @property
+    def axis(self) -> tuple[float, float]:
+        """The ends of the common axis of cosines, on tenths."""
+        answers = [answer for card in self.cards for answer in card.answers]
+        low = min((answer.cosine_low for answer in answers), default=0.0)
+        high = max((answer.cosine_high for answer in answers), default=1.0)
+        first = math.floor(10 * low)
+        return first / 10, max(math.ceil(10 * high), first + 1) / 10
+
+
+@dataclass(frozen=True)
+class Commands:
+    """A block of shell commands: (command, what it does)."""
+
+    kind: ClassVar[str] = "commands"
+    lines: Sequence[tuple[str, str]]
+
+
+Block = Text | Table | Plot | Gallery | Commands
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading and what follows."""
+
+    title: str
+    blocks: Sequence[Block]
+
+
+@dataclass(frozen=True)
+class Page:
+    """A report: its title, a lead paragraph (with the markup of `Text`), a few facts, and its sections."""
+
+    title: str
+    lead: str
+    facts: Mapping[str, str]
+    sections: Sequence[Section]
+    footer: str = "Written by `bayesvlm`. This page is one file and loads nothing from anywhere."

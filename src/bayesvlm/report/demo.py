@@ -1,0 +1,363 @@
+"""The page `bayesvlm demo` writes: every sentence is made from the numbers, whichever way they fall."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from io import BytesIO
+from pathlib import Path
+
+from matplotlib.figure import Figure
+from PIL import Image
+from torch import Tensor
+
+from bayesvlm.experiments.demo import Demo, Example, TestSet
+from bayesvlm.experiments.scoring import METHODS
+from bayesvlm.report.blocks import Answer, Card, Commands, Gallery, Page, Plot, Section, Table, Text
+from bayesvlm.report.page import write_page
+from bayesvlm.report.plots import (
+    Metric,
+    distribution_plot,
+    heat_maps,
+    reliability_plot,
+    risk_coverage_plot,
+    scores_plot,
+    tau_plot,
+)
+from bayesvlm.report.theme import NARROW, WIDE
+
+METRICS = (
+    Metric("top1", "Top-1 (%)", "higher", percent=True),
+    Metric("nlpd", "NLPD (nats)", "lower"),
+    Metric("ece", "ECE (%)", "lower", percent=True),
+)
+PANELS = ("new-drawing", "openmoji-black", "unseen-concepts")
+_LEVEL = 0.02  # differences of NLPD below this are called level
+
+
+def figures(demo: Demo, width: float = WIDE) -> dict[str, Figure]:
+    """The plots of the page by name, as wide as told."""
+    tests = {name: test for name, test in demo.sets.items() if test.scores}
+    panels = {demo.sets[name].title: demo.sets[name].scores for name in PANELS}
+    scores = {
+        f"{test.title} ({test.size:,})": {
+            method: {
+                "top1": (found.top1.value, found.top1.standard_error),
+                "nlpd": (found.nlpd.value, found.nlpd.standard_error),
+                "ece": (found.ece, None),
+            }
+            for method, found in test.scores.items()
+        }
+        for test in tests.values()
+    }
+    levels = [f"{level:.0%}" for level in demo.corruption.levels]
+    return {
+        "scores": scores_plot(scores, METRICS, width=width),
+        "reliability": reliability_plot(
+            {title: {method: found.reliability for method, found in of.items()} for title, of in panels.items()},
+            width=width,
+        ),
+        "risk-coverage": risk_coverage_plot(
+            {title: {method: found.risk_coverage for method, found in of.items()} for title, of in panels.items()},
+            width=width,
+        ),
+        "uncertainty-by-style": distribution_plot(
+            {test.title: test.spread.numpy() for test in demo.sets.values()},
+            "relative spread of the image embedding",
+            {test.title: test.kind for test in demo.sets.values()},
+            width=width,
+        ),
+        "corruption": heat_maps(
+            {
+                "Expected cosine": demo.corruption.mean.numpy(),
+                "Standard deviation": demo.corruption.std.numpy(),
+            },
+            levels,
+            levels,
+            "letters of the caption crossed out",
+            "picture greyed out",
+            width=width,
+        ),
+        "tau": tau_plot(
+            [point.tau for point in demo.grid.points],
+            [point.nlpd for point in demo.grid.points],
+            demo.grid.best.tau,
+            width=min(width, 0.7 * WIDE),
+        ),
+    }
+
+
+def write_demo(demo: Demo, path: str | Path) -> Path:
+    """Write the page, whole or not at all."""
+    return write_page(demo_page(demo), path)
+
+
+def demo_page(demo: Demo) -> Page:
+    """The page: the answer first, then what it rests on."""
+    wide, narrow = figures(demo), figures(demo, NARROW)
+
+    def plot(name: str, caption: str, alt: str) -> Plot:
+        return Plot(wide[name], caption, alt, narrow[name])
+
+    seconds = sum(demo.seconds.values())
+    facts = {
+        "model": demo.model,
+        "fitted on": f"{demo.pairs:,} image-caption pairs",
+        "pseudo-count tau": f"{demo.grid.best.tau:.3g}",
+        "temperature": f"{demo.temperature:.3g}",
+        "time": f"{seconds:.0f} s",
+    }
+    sections = [
+        Section(
+            "How good are the probabilities?",
+            [
+                Text(
+                    "Every image is compared with all class names; no image here was trained on. "
+                    "*Top-1* is the share of right answers, *NLPD* the surprise at the right one (lower is better), "
+                    "*ECE* the gap between confidence and accuracy. **Temperature scaling** and **Bayes** were tuned "
+                    "on "
+                    "the same validation images, one number each."
+                ),
+                Text(" ".join(verdicts(demo))),
+                plot(
+                    "scores",
+                    "**Plain, temperature, Bayes.** Lines are standard errors.",
+                    "Dot plot of top-1 accuracy, NLPD and ECE of three methods on seven test sets.",
+                ),
+                _table(demo),
+            ],
+        ),
+        Section(
+            "Does confidence mean what it says?",
+            [
+                Text(reliability_sentence(demo)),
+                plot(
+                    "reliability",
+                    "**Reliability.** On the dashed line, answers given with 70 % confidence are right 70 % of the "
+                    "time. "
+                    "Below it the model is overconfident. Bars: how many answers fall where.",
+                    "Accuracy against confidence of three methods on three test sets.",
+                ),
+                Text(selective_sentence(demo)),
+                plot(
+                    "risk-coverage",
+                    "**Risk and coverage.** Error rate when only the surest share of the answers is given.",
+                    "Error rate against coverage of three methods on three test sets.",
+                ),
+            ],
+        ),
+        Section(
+            "Does it notice what is new?",
+            [
+                Text(novelty_sentence(demo)),
+                plot(
+                    "uncertainty-by-style",
+                    "**Uncertainty of the image embeddings**, sqrt(tr Sigma) / |mu|, before any class name is looked "
+                    "at. "
+                    "Dots: medians; bars: quartiles; lines: from the 5th to the 95th percentile.",
+                    "Distributions of the relative spread of image embeddings by test set.",
+                ),
+                Text(corruption_sentence(demo)),
+                plot(
+                    "corruption",
+                    f"**Destroying picture and caption**, on average over {demo.corruption.pairs} pairs.",
+                    "Heat maps of the expected cosine and its standard deviation by share of letters and squares "
+                    "destroyed.",
+                ),
+            ],
+        ),
+        Section(
+            "What does it say about single images?",
+            [
+                Text(
+                    "Chosen by rule, not by hand. Bars are Bayesian probabilities among the 1,531 names that were "
+                    "trained "
+                    "on; lines are cosines with their 95 % intervals."
+                ),
+                Gallery([_card(example) for example in demo.examples]),
+            ],
+        ),
+        Section(
+            "How was it tuned?",
+            [
+                Text(
+                    "The posterior weighs the data with a pseudo-count tau; the prior precision lam maximises the "
+                    "evidence "
+                    f"at each tau. The smallest validation NLPD, {demo.grid.best.nlpd:.3f}, is at tau = "
+                    f"{demo.grid.best.tau:.3g}, with lam = {demo.lam['image']:.3g} (image) and {demo.lam['text']:.3g} "
+                    "(text)."
+                ),
+                plot("tau", "**Validation NLPD by tau.**", "Validation NLPD against tau on a logarithmic axis."),
+            ],
+        ),
+        Section("Try next", [Commands(NEXT)]),
+    ]
+    return Page("A small CLIP that says how sure it is", lead(demo), facts, sections)
+
+
+NEXT = (
+    (
+        "bayesvlm classify demo/posterior demo/images --classes 'cat face,dog face,pizza'",
+        "your own names, with intervals",
+    ),
+    ("bayesvlm info demo/posterior", "what was estimated"),
+    ("bayesvlm demo --model emoji-clip-colour --out demo-colour", "a model that has never seen line art"),
+)
+"""Three commands that work where the demo has run."""
+
+
+# Sentences ------------------------------------------------------------------------------------------------------------
+
+
+def lead(demo: Demo) -> str:
+    """The page in two sentences."""
+    test = demo.sets["openmoji-black"]
+    plain, bayes = test.scores["plain"], test.scores["Bayes"]
+    return (
+        f"`{demo.model}` was given a Gaussian posterior on the last layer of each tower, without training. On line "
+        "drawings "
+        f"in a style it was never trained on, its calibration error goes from {plain.ece:.0%} to {bayes.ece:.0%} and "
+        "the "
+        f"surprise at the right answer from {plain.nlpd.value:.2f} to {bayes.nlpd.value:.2f} nats."
+    )
+
+
+def verdicts(demo: Demo) -> list[str]:
+    """Bayes against the plain model and against temperature scaling, by NLPD, and what it costs in top-1."""
+    tests = [test for test in demo.sets.values() if test.scores]
+    better = sum(_gain(test, "plain") > _LEVEL for test in tests)
+    least, most = (by(_gain(test, "plain") for test in tests) for by in (min, max))
+    said = [
+        f"Against the plain model Bayes has the lower NLPD on **{better} of {len(tests)}** sets, by {least:.2f} to "
+        f"{most:.2f} nats."
+    ]
+    groups: dict[str, list[str]] = {"better": [], "level": [], "worse": []}
+    for test in tests:
+        gain = _gain(test, "temperature")
+        groups["level" if abs(gain) <= _LEVEL else "better" if gain > 0 else "worse"].append(
+            f"{test.title} ({gain:+.2f})"
+        )
+    against = [f"{how} on {_listed(which)}" for how, which in groups.items() if which]
+    said.append(f"Against temperature scaling it is {'; '.join(against)} (nats gained).")
+    lost = {test.title: 100 * (test.scores["plain"].top1.value - test.scores["Bayes"].top1.value) for test in tests}
+    worst = max(lost, key=lambda title: lost[title])
+    if lost[worst] > 0.05:
+        said.append(f"It costs at most {lost[worst]:.1f} points of top-1 ({worst}).")
+    else:
+        said.append("It costs no top-1 anywhere.")
+    return said
+
+
+def reliability_sentence(demo: Demo) -> str:
+    """How overconfident the plain model is, and what is left with Bayes."""
+    parts = []
+    for name in PANELS:
+        scores = demo.sets[name].scores
+        parts.append(
+            f"{demo.sets[name].title}: {scores['plain'].ece:.0%} plain, {scores['temperature'].ece:.0%} with "
+            "temperature, "
+            f"{scores['Bayes'].ece:.0%} with Bayes"
+        )
+    worst = max((test for test in demo.sets.values() if test.scores), key=lambda test: test.scores["Bayes"].ece)
+    return (
+        f"Expected calibration error on {'; '.join(parts)}. Where Bayes is worst, on {worst.title}, it is still off by "
+        f"{worst.scores['Bayes'].ece:.0%}."
+    )
+
+
+def selective_sentence(demo: Demo) -> str:
+    """Whether the order of confidence got better, which no temperature can change much."""
+    parts = []
+    for name in PANELS:
+        scores = demo.sets[name].scores
+        parts.append(f"{demo.sets[name].title} {scores['plain'].aurc:.3f} to {scores['Bayes'].aurc:.3f}")
+    return (
+        "Answering only when sure lowers the error; how much depends on the order of the confidences alone. The area "
+        "under "
+        f"that curve (lower is better) goes from plain to Bayes: {_listed(parts)}."
+    )
+
+
+def novelty_sentence(demo: Demo) -> str:
+    """What the variance alone knows of new styles, new content and new names."""
+    known = {test.title: test.novelty for test in demo.sets.values() if test.novelty is not None}
+    noticed = [f"{title} ({value:.2f})" for title, value in known.items() if value >= 0.7]
+    missed = [f"{title} ({value:.2f})" for title, value in known.items() if value < 0.7]
+    seen, unseen = (float(demo.label_spread[which].mean()) for which in ("seen", "unseen"))
+    said = "The spread of an image's embedding tells it from new drawings of seen styles (AUROC; 0.5 is chance) "
+    said += f"on {_listed(noticed)}" if noticed else "nowhere"
+    said += f", and not on {_listed(missed)}" if missed else ""
+    return (
+        f"{said}. The spread of a class name's embedding is {unseen / seen:.2f} times as large for names never trained "
+        "on "
+        f"(AUROC {demo.label_novelty:.2f})."
+    )
+
+
+def corruption_sentence(demo: Demo) -> str:
+    """What happens to both moments from whole to destroyed, computed at the ends of the grid."""
+    mean, std = demo.corruption.mean, demo.corruption.std
+    return (
+        f"Crossing out the caption and greying out the picture takes the expected cosine from {float(mean[0, 0]):.2f} "
+        "to "
+        f"{float(mean[-1, -1]):.2f}. Its standard deviation {_change(std[0, 0], std[-1, 0])} when only "
+        "the "
+        f"caption goes, {_change(std[0, 0], std[0, -1])} when only the picture goes, and "
+        f"{_change(std[0, 0], std[-1, -1])} when both go."
+    )
+
+
+def _change(old: Tensor, new: Tensor) -> str:
+    return f"{'rises' if new > old else 'falls'} by {abs(float(new / old) - 1):.0%}"
+
+
+def _gain(test: TestSet, method: str) -> float:
+    """Nats that Bayes saves against a method."""
+    return test.scores[method].nlpd.value - test.scores["Bayes"].nlpd.value
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+# Tables and cards -----------------------------------------------------------------------------------------------------
+
+
+def _table(demo: Demo) -> Table:
+    rows, best = [], set()
+    for row, test in enumerate(test for test in demo.sets.values() if test.scores):
+        cells = [f"{test.title}"]
+        for metric in METRICS:
+            values = {method: _value(test.scores, method, metric.key) for method in METHODS}
+            winner = (max if metric.better == "higher" else min)(values.values())
+            for method in METHODS:
+                shown = f"{100 * values[method]:.1f}" if metric.percent else f"{values[method]:.2f}"
+                if abs(values[method] - winner) < (0.0005 if metric.percent else 0.005):
+                    best.add((row, len(cells)))
+                cells.append(shown)
+        rows.append(cells)
+    columns = ["set", *[method for _ in METRICS for method in METHODS]]
+    groups = [("", 1), *[(metric.title, len(METHODS)) for metric in METRICS]]
+    return Table(columns, rows, best, "The same in numbers; bold: the best of the three, ties included.", groups)
+
+
+def _value(scores: Mapping[str, object], method: str, metric: str) -> float:
+    found = getattr(scores[method], metric)
+    return float(getattr(found, "value", found))
+
+
+def _card(example: Example) -> Card:
+    name, probability = example.plain
+    answers = [
+        Answer(answer, share, mean, low, high, None if example.truth is None else answer == example.truth)
+        for answer, share, mean, low, high in example.answers
+    ]
+    subtitle = f"It shows: {example.truth}" if example.truth else "None of the names is right"
+    share = example.epistemic / example.entropy if example.entropy > 0 else 0.0
+    note = (
+        f"Without a posterior: {name}, {probability:.0%}. Its embedding is more uncertain than {example.rank:.0%} of "
+        "the "
+        f"validation images'; {share:.0%} of the {example.entropy:.2f} nats of uncertainty about the name could be "
+        "resolved by "
+        "more data."
+    )
+    return Card(Image.open(BytesIO(example.image)).convert("RGB"), example.title, subtitle, answers, note)

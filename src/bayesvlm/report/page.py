@@ -1,0 +1,105 @@
+"""A page of blocks as one self-contained HTML file: no script, no network, light and dark, screen and paper."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+from itertools import accumulate, count
+from pathlib import Path
+
+import jinja2
+from markupsafe import Markup, escape
+from matplotlib.figure import Figure
+from PIL import Image
+
+from bayesvlm.report.blocks import Page, Table
+from bayesvlm.report.svg import inline_svg
+from bayesvlm.report.theme import css_variables
+from bayesvlm.report.writing import write_whole
+
+_INLINE = re.compile(r"`(?P<code>[^`]+)`|\*\*(?P<strong>[^*]+)\*\*|\*(?P<em>[^*\s](?:[^*]*[^*\s])?)\*")
+_LETTER = re.compile(r"[^\W\d_]")
+_LARGEST_PICTURE = 256  # pixels a side; cards show pictures at half of that or less
+
+
+def render(page: Page) -> str:
+    """The HTML of a page: the same text for the same page."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    numbers = count(1)
+
+    def numbered_svg(figure: Figure, alt: str) -> Markup:
+        return Markup(inline_svg(figure, f"plot-{next(numbers)}", alt))
+
+    environment.filters.update(
+        inline=inline_markup, paragraphs=paragraphs, svg=numbered_svg, picture=picture_address, share=_share
+    )
+    environment.globals.update(css_variables=css_variables, column_classes=column_classes)
+    slugs = _slugs([section.title for section in page.sections])
+    sections = list(zip(slugs, page.sections, strict=True))
+    return environment.get_template("page.html.j2").render(page=page, sections=sections).strip() + "\n"
+
+
+def write_page(page: Page, path: str | Path) -> Path:
+    """Render a page into a file, which appears whole or stays as it was."""
+    return write_whole(path, render(page).encode())
+
+
+def inline_markup(text: str) -> Markup:
+    """Text with `code`, *emphasis* and **strong** as HTML; everything else is escaped.
+
+    >>> print(inline_markup("`a < b` is *very* **clear**, 2 * 3 * 4 <b>"))
+    <code>a &lt; b</code> is <em>very</em> <strong>clear</strong>, 2 * 3 * 4 &lt;b&gt;
+    """
+    pieces, end = [], 0
+    for match in _INLINE.finditer(text):
+        tag = match.lastgroup or ""
+        pieces += [escape(text[end : match.start()]), Markup("<{0}>{1}</{0}>").format(Markup(tag), match[tag])]
+        end = match.end()
+    return Markup("").join([*pieces, escape(text[end:])])
+
+
+def paragraphs(text: str) -> Markup:
+    """A `<p>` for each run of lines between blank lines."""
+    parts = [" ".join(part.split()) for part in re.split(r"\n\s*\n", text) if part.strip()]
+    return Markup("\n").join(Markup("<p>{}</p>").format(inline_markup(part)) for part in parts)
+
+
+def picture_address(image: Image.Image) -> str:
+    """A PIL image as a data address of a PNG, shrunk to what a card can show."""
+    shown = image.convert("RGBA" if image.has_transparency_data else "RGB")
+    shown.thumbnail((_LARGEST_PICTURE, _LARGEST_PICTURE), Image.Resampling.LANCZOS)
+    buffer = io.BytesIO()
+    shown.save(buffer, format="PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+
+def column_classes(table: Table) -> list[str]:
+    """The CSS classes of each column: "number" where it holds no letter, "start" where a group begins."""
+    starts = set(accumulate((span for _, span in table.groups[:-1]), initial=0)) - {0}
+    classes = []
+    for column in range(len(table.columns)):
+        number = bool(table.rows) and not any(_LETTER.search(row[column]) for row in table.rows)
+        classes.append(" ".join(["number"] * number + ["start"] * (column in starts)))
+    return classes
+
+
+def _share(value: float, low: float, high: float) -> str:
+    """Where a value lies between two ends, in percent."""
+    return f"{100 * (value - low) / (high - low):.2f}%"
+
+
+def _slugs(titles: list[str]) -> list[str]:
+    """An id for each section, all different."""
+    slugs: list[str] = []
+    for title in titles:
+        base = "-".join(re.findall(r"[a-z0-9]+", title.lower())) or "section"
+        taken = (f"{base}-{number}" if number > 1 else base for number in count(1))
+        slugs.append(next(slug for slug in taken if slug not in slugs))
+    return slugs

@@ -1,0 +1,10 @@
+"""The embedded default: real emoji artwork in eleven drawing styles, and tiny models trained on some of them.
+
+>>> split = load("new-drawing")
+>>> len(split), len(split.classes), split.styles[0]
+(1021, 1531, 'noto')
+"""
+
+from bayesvlm.world.splits import GROUPS, SPLITS, Split, load
+
+__all__ = ["GROUPS", "SPLITS", "Split", "load"]

@@ -1,0 +1,122 @@
+"""The splits of the world, each as images in memory: all of them together are sixteen megabytes."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+from bayesvlm.core.errors import check_choice
+from bayesvlm.data.shards import LabelledShards
+from bayesvlm.embedded import WORLD
+
+DATA = WORLD / "data"
+
+SPLITS = {
+    "train": "six drawing styles of 1,531 concepts, less one held-out family of drawings for each",
+    "validation": "a held-out family's drawing, for a third of the concepts",
+    "new-drawing": "a held-out family's drawing, for the other two thirds: seen styles, seen concepts, a new drawing",
+    "set-aside": "near-duplicates of held-out drawings, for no measurement",
+    "emojione-colour": "a style never trained on",
+    "emojione-black": "the same drawings in black and white",
+    "openmoji-colour": "a style never trained on: flat colours, black outlines",
+    "openmoji-black": "the same drawings as outlines only",
+    "fluent-high-contrast": "black and white drawings of a vendor whose colour styles were trained on",
+    "unseen-concepts": "a hundred concepts never trained on, in all styles",
+    "flags": "out of domain: flags, in two styles that were trained on",
+}
+"""What each split is."""
+
+GROUPS = (
+    "smileys-emotion",
+    "people-body",
+    "animals-nature",
+    "food-drink",
+    "travel-places",
+    "activities",
+    "objects",
+    "symbols",
+)
+"""Unicode's groups: sub-tasks with the classes of one of them."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """Images as they are stored, with what is known about them; `classes` are the names a model chooses from.
+
+    Any image here goes into `BayesVLM.classify` and the others as it is.
+    """
+
+    name: str
+    keys: tuple[str, ...]  # "style_codepoints"
+    images: tuple[bytes, ...]
+    labels: tuple[int, ...]  # indices into classes
+    captions: tuple[str, ...]
+    classes: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def styles(self) -> tuple[str, ...]:
+        """The drawing style of each image."""
+        return tuple(key.partition("_")[0] for key in self.keys)
+
+    def pairs(self, batch_size: int = 64) -> Iterator[tuple[list[bytes], list[str]]]:
+        """Batches of images and captions, as `BayesVLM.fit` takes them."""
+        for start in range(0, len(self), batch_size):
+            batch = slice(start, start + batch_size)
+            yield list(self.images[batch]), list(self.captions[batch])
+
+    def group(self, group: str) -> Split:
+        """The sub-task of one Unicode group: its images, and its classes to choose from."""
+        check_choice("group", group, GROUPS)
+        inside = [index for index, name in enumerate(self.classes) if _groups().get(name) == group]
+        place = {index: position for position, index in enumerate(inside)}
+        chosen = [row for row, label in enumerate(self.labels) if label in place]
+        return Split(
+            f"{self.name}/{group}",
+            tuple(self.keys[row] for row in chosen),
+            tuple(self.images[row] for row in chosen),
+            tuple(place[self.labels[row]] for row in chosen),
+            tuple(self.captions[row] for row in chosen),
+            tuple(self.classes[index] for index in inside),
+        )
+
+
+def load(split: str) -> Split:
+    """One of `SPLITS`.
+
+    Its classes are the 1,531 concepts that were trained on; for unseen-concepts the hundred that were not, and for
+    flags the flags' names.
+    """
+    check_choice("split", split, tuple(SPLITS))
+    folder, part = (DATA / "flags", "test") if split == "flags" else (DATA / "emoji", split)
+    shards = LabelledShards.open(folder, part)
+    samples = list(shards)
+    seen = sum(_seen())
+    first, last = {"flags": (0, None), "unseen-concepts": (seen, None)}.get(split, (0, seen))
+    return Split(
+        split,
+        tuple(sample.key for sample in samples),
+        tuple(sample.image for sample in samples),
+        tuple(sample.label - first for sample in samples),
+        tuple(sample.caption or "" for sample in samples),
+        shards.classes[first:last],
+    )
+
+
+@cache
+def _concepts() -> list[dict[str, str]]:
+    with (DATA / "emoji/concepts.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _seen() -> list[bool]:
+    return [row["seen"] == "1" for row in _concepts()]
+
+
+@cache
+def _groups() -> dict[str, str]:
+    return {row["label"]: row["group"] for row in _concepts()}
