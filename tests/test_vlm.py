@@ -13,6 +13,8 @@ from torch import Tensor
 from bayesvlm import BayesVLM, BayesVLMError, Features
 from bayesvlm.core.curvature import infonce_curvature, sigmoid_curvature
 from bayesvlm.core.evidence import optimal_prior_precision
+from bayesvlm.core.predict import plain_logits, plain_softmax
+from bayesvlm.settings import Settings
 
 Draw = Callable[..., Tensor]
 
@@ -130,6 +132,42 @@ def test_classify_is_the_probit_of_the_moments(vlm: BayesVLM, draw: Draw) -> Non
         torch.testing.assert_close(p.label_probs, torch.sigmoid(shrunk))
     else:
         assert p.label_probs is None
+
+
+def test_logits_are_scaled_cosines(vlm: BayesVLM, draw: Draw) -> None:
+    images, texts = pairs(draw, 5)
+    g, h = embed(vlm, "image", images), embed(vlm, "text", texts[:3])
+    cosines = torch.tensor([[float(x @ y / (x.norm() * y.norm())) for y in h] for x in g], dtype=torch.float64)
+    torch.testing.assert_close(plain_logits(g, h, 7.0), 7.0 * cosines)
+    torch.testing.assert_close(plain_softmax(g, h, 7.0), torch.softmax(7.0 * cosines, dim=1))
+    logits = vlm.logits(images, texts[:3])
+    torch.testing.assert_close(logits, math.exp(1.5) * cosines)  # no bias: one number for all classes changes nothing
+    torch.testing.assert_close(vlm.plain(images, texts[:3]), torch.softmax(logits, dim=1))
+    vlm.fit([pairs(draw, 50)])
+    assert torch.equal(vlm.logits(images, texts[:3]), logits), "a posterior changes nothing here"
+    torch.testing.assert_close(plain_logits(g.float(), h.float(), 7.0), 7.0 * cosines.float(), atol=1e-5, rtol=0)
+    with pytest.raises(BayesVLMError, match="class list is empty"):
+        vlm.logits(images, [])
+
+
+def test_without_posterior_is_as_if_there_had_been_none(vlm: BayesVLM, draw: Draw) -> None:
+    images, texts = pairs(draw, 5)
+    plain = vlm.plain(images, texts)
+    vlm.fit([pairs(draw, 50)], provenance={"source": "a test"})
+    changed = vlm.replace(tau=3.0, lam={"image": 2.0, "text": 3.0}, structure="exact", covariance="full", link="mc")
+    bare = changed.without_posterior()
+    assert not bare.fitted
+    assert bare.settings == Settings()
+    assert bare.provenance == {}
+    assert torch.equal(bare.plain(images, texts), plain)
+    with pytest.raises(BayesVLMError, match="no posterior yet; call fit"):
+        bare.classify(images, texts)
+    assert changed.fitted, "the original keeps its own"
+    assert changed.tau == 3.0
+    assert changed.provenance["source"] == "a test"
+    stream = pairs(draw, 40)
+    again = bare.fit([stream]).classify(images, texts).probs
+    torch.testing.assert_close(again, vlm.fit([stream]).classify(images, texts).probs)
 
 
 def test_entropy_splits_within_its_bounds(vlm: BayesVLM, draw: Draw) -> None:

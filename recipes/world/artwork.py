@@ -128,7 +128,7 @@ def _iconify(folder: Path, names: dict[str, str]) -> Iterator[tuple[str, str]]:
     chars = json.loads((folder / "chars.json").read_text(encoding="utf-8"))
     points = {code(point): name for point, name in chars.items()} or {point: name for name, point in names.items()}
     for point, name in points.items():
-        icon = icons["icons"].get(name) or icons["icons"].get(icons["aliases"].get(name, {}).get("parent"))
+        icon = icons["icons"].get(name)  # not its aliases: an older name may by now be another emoji's
         if icon is not None:
             width, height = (icon.get(side, icons.get(side, 16)) for side in ("width", "height"))
             yield (

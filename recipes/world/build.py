@@ -12,6 +12,7 @@ import argparse
 import csv
 import gzip
 import io
+import shutil
 import sys
 import tarfile
 from collections import defaultdict
@@ -21,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 from concepts import Concept, read_concepts
+from numpy.typing import NDArray
 from PIL import Image
 from splits import assign, caption, half, unseen_concepts
 
@@ -31,6 +33,12 @@ PACKAGES = HERE / "node_modules"
 DATA = HERE.parents[1] / "src/bayesvlm/world/data"
 FLAG_STYLES = ("twemoji", "fluent-flat")  # styles the models know: what is new about a flag is its content
 TONES = (0, 4)  # light and dark; the three between them are close to these
+
+BY_NAME = {style.name: style for style in STYLES}
+
+Pixels = NDArray[np.uint8]  # [64, 64, 4]
+Drawings = dict[tuple[str, str], Pixels]  # by (code, style)
+Splits = dict[tuple[str, str], str]
 
 _artwork: dict[str, Artwork] = {}
 
@@ -45,109 +53,26 @@ def main() -> None:
     concepts, flags = read_concepts(PACKAGES)
     _open_artwork([*concepts, *flags])
     with ProcessPoolExecutor(initializer=_open_artwork, initargs=([*concepts, *flags],)) as pool:
-        files = _emoji(concepts, pool) | _flags(flags, pool)
+        drawings = _render([concept.code for concept in concepts], STYLES, pool)
+        banners = _render([flag.code for flag in flags], [s for s in STYLES if s.name in FLAG_STYLES], pool)
+        splits = assign(concepts, _drawn(drawings), _twins(drawings))
         if options.artwork:
-            _write_artwork(options.artwork, concepts, pool)
+            _write_artwork(options.artwork, concepts, splits, drawings, pool)
+        files = _emoji(concepts, splits, drawings, pool) | _flags(flags, banners, pool)
     files["LICENSES.md"] = _licences().encode()
     files["LICENSE-Apache-2.0.txt"] = (HERE / "LICENSE-Apache-2.0.txt").read_bytes()
     if options.check:
         _compare(files)
-    else:
-        for name, content in files.items():
-            path = DATA / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-        print(f"{len(files)} files, {sum(map(len, files.values())) / 1e6:.1f} MB, in {DATA}")
+        return
+    shutil.rmtree(DATA, ignore_errors=True)
+    for name, content in files.items():
+        path = DATA / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    print(f"{len(files)} files, {sum(map(len, files.values())) / 1e6:.1f} MB, in {DATA}")
 
 
-# The two data sets ----------------------------------------------------------------------------------------------------
-
-
-def _emoji(concepts: Sequence[Concept], pool: ProcessPoolExecutor) -> dict[str, bytes]:
-    """Class names, splits and shards of the concepts; the seen ones come first in the list of classes."""
-    unseen = unseen_concepts(concepts)
-    classes = sorted(concepts, key=lambda concept: concept.code in unseen)  # stable: Unicode's order within
-    splits = assign(concepts, {concept.code: _drawn(concept.code) for concept in concepts})
-    shards = defaultdict(lambda: defaultdict(list))
-    rows = []
-    for index, concept in enumerate(classes):
-        for style in _drawn(concept.code):
-            split, key = splits[concept.code, style.name], f"{style.name}_{concept.code}"
-            active = half(concept.code, style) if split == style.name else ""
-            rows.append([key, index, split, active])
-            shards[split][style.name].append((key, style.name, concept.code, index, caption(concept, key)))
-    return {
-        "emoji/classnames.txt": _lines(concept.label for concept in classes),
-        "emoji/zeroshot_classification_templates.txt": _lines(["{c}"]),
-        "emoji/concepts.csv": _table(
-            ["class", "code", "label", "group", "seen", "keywords"],
-            [
-                [index, c.code, c.label, c.group, int(c.code not in unseen), "|".join(c.keywords)]
-                for index, c in enumerate(classes)
-            ],
-        ),
-        "emoji/splits.csv": _table(["key", "class", "split", "active"], rows),
-    } | _shards("emoji", shards, pool)
-
-
-def _flags(flags: Sequence[Concept], pool: ProcessPoolExecutor) -> dict[str, bytes]:
-    """The flags, out of domain: another list of classes, one split."""
-    shards = defaultdict(lambda: defaultdict(list))
-    for index, concept in enumerate(flags):
-        for style in _drawn(concept.code):
-            if style.name in FLAG_STYLES:
-                key = f"{style.name}_{concept.code}"
-                shards["test"][style.name].append((key, style.name, concept.code, index, concept.label))
-    return {
-        "flags/classnames.txt": _lines(flag.label for flag in flags),
-        "flags/zeroshot_classification_templates.txt": _lines(["{c}"]),
-    } | _shards("flags", shards, pool)
-
-
-def _shards(
-    root: str,
-    splits: Mapping[str, Mapping[str, Sequence[tuple[str, str, str, int, str]]]],
-    pool: ProcessPoolExecutor,
-) -> dict[str, bytes]:
-    """One shard a style, so that no two licences share a file."""
-    files = {}
-    for split, styles in sorted(splits.items()):
-        ordered = [style.name for style in STYLES if style.name in styles]
-        for number, name in enumerate(ordered):
-            samples = styles[name]
-            images = pool.map(_webp, [name] * len(samples), [sample[2] for sample in samples], chunksize=32)
-            members = []
-            for (key, _, _, index, text), image in zip(samples, images, strict=True):
-                members += [(f"{key}.webp", image), (f"{key}.cls", str(index).encode()), (f"{key}.txt", text.encode())]
-            files[f"{root}/{split}/{number}.tar.gz"] = _tar(members)
-        files[f"{root}/{split}/nshards.txt"] = _lines([str(len(ordered))])
-    return files
-
-
-def _write_artwork(path: Path, concepts: Sequence[Concept], pool: ProcessPoolExecutor) -> None:
-    """RGBA of the training split and of its skin-tone variants, with the class of each, deflated."""
-    splits = assign(concepts, {concept.code: _drawn(concept.code) for concept in concepts})
-    unseen = unseen_concepts(concepts)
-    classes = sorted(concepts, key=lambda concept: concept.code in unseen)
-    wanted = []
-    for index, concept in enumerate(classes):
-        for style in _drawn(concept.code):
-            if splits[concept.code, style.name] == "train":
-                tones = [concept.tones[tone] for tone in TONES if tone < len(concept.tones)]
-                codes = [concept.code, *(code for code in tones if code in _artwork[style.name])]
-                wanted += [(index, style.name, code) for code in codes]
-    drawings = pool.map(_rgba, [style for _, style, _ in wanted], [code for _, _, code in wanted], chunksize=32)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(
-        path,
-        pixels=np.stack(list(drawings)),  # [N, 64, 64, 4]
-        classes=np.array([index for index, _, _ in wanted], dtype=np.int64),
-        styles=np.array([style for _, style, _ in wanted]),
-    )
-    print(f"{len(wanted)} drawings with transparency, {path.stat().st_size / 1e6:.1f} MB, in {path}")
-
-
-# One drawing ----------------------------------------------------------------------------------------------------------
+# Drawings -------------------------------------------------------------------------------------------------------------
 
 
 def _open_artwork(concepts: Sequence[Concept]) -> None:
@@ -156,21 +81,132 @@ def _open_artwork(concepts: Sequence[Concept]) -> None:
     _artwork.update({style.name: Artwork(style, PACKAGES, names) for style in STYLES})
 
 
-def _drawn(code: str) -> list[Style]:
-    return [style for style in STYLES if code in _artwork[style.name]]
+def _render(codes: Sequence[str], styles: Sequence[Style], pool: ProcessPoolExecutor) -> Drawings:
+    """RGBA of all drawings there are, but for blank ones: a file may be empty."""
+    wanted = [(code, style.name) for code in codes for style in styles if code in _artwork[style.name]]
+    pixels = pool.map(_rgba, [style for _, style in wanted], [code for code, _ in wanted], chunksize=32)
+    return {key: drawing for key, drawing in zip(wanted, pixels, strict=True) if drawing[..., 3].any()}
 
 
-def _rgba(style: str, code: str) -> np.ndarray:
+def _rgba(style: str, code: str) -> Pixels:
     return np.asarray(_artwork[style].draw(code))
 
 
-def _webp(style: str, code: str) -> bytes:
-    """The drawing on white."""
-    drawing = _artwork[style].draw(code)
+def _drawn(drawings: Drawings) -> dict[str, list[Style]]:
+    """The styles that draw each concept."""
+    drawn = defaultdict(list)
+    for code, style in drawings:
+        drawn[code].append(BY_NAME[style])
+    return drawn
+
+
+def _twins(drawings: Drawings) -> list[set[str]]:
+    """Concepts that have the very same drawing in a training style."""
+    sharing = defaultdict(set)
+    for (code, style), pixels in drawings.items():
+        if BY_NAME[style].trained:
+            sharing[style, pixels.tobytes()].add(code)
+    return [codes for codes in sharing.values() if len(codes) > 1]
+
+
+def _webp(pixels: Pixels) -> bytes:
+    """A drawing on white."""
+    drawing = Image.fromarray(pixels)
     image = Image.alpha_composite(Image.new("RGBA", drawing.size, "white"), drawing).convert("RGB")
     buffer = io.BytesIO()
-    image.save(buffer, "webp", quality=80, method=6)
+    image.save(buffer, "webp", quality=75, method=6)
     return buffer.getvalue()
+
+
+# The two data sets ----------------------------------------------------------------------------------------------------
+
+
+def _emoji(
+    concepts: Sequence[Concept], splits: Splits, drawings: Drawings, pool: ProcessPoolExecutor
+) -> dict[str, bytes]:
+    """Class names, splits and shards of the concepts."""
+    classes = _classes(concepts)
+    unseen = unseen_concepts(concepts)
+    shards = defaultdict(lambda: defaultdict(list))
+    rows = []
+    for index, concept in enumerate(classes):
+        for style in STYLES:
+            if (concept.code, style.name) not in drawings:
+                continue
+            split, key = splits[concept.code, style.name], f"{style.name}_{concept.code}"
+            rows.append([key, index, split, half(concept.code, style) if split == style.name else ""])
+            shards[split][style.name].append((key, drawings[concept.code, style.name], index, caption(concept, key)))
+    listed = [
+        [index, c.code, c.label, c.group, int(c.code not in unseen), "|".join(c.keywords)]
+        for index, c in enumerate(classes)
+    ]
+    return {
+        "emoji/classnames.txt": _lines(concept.label for concept in classes),
+        "emoji/zeroshot_classification_templates.txt": _lines(["{c}"]),
+        "emoji/concepts.csv": _table(["class", "code", "label", "group", "seen", "keywords"], listed),
+        "emoji/splits.csv": _table(["key", "class", "split", "active"], rows),
+    } | _shards("emoji", shards, pool)
+
+
+def _classes(concepts: Sequence[Concept]) -> list[Concept]:
+    """The seen ones first; Unicode's order within."""
+    unseen = unseen_concepts(concepts)
+    return sorted(concepts, key=lambda concept: concept.code in unseen)
+
+
+def _flags(flags: Sequence[Concept], drawings: Drawings, pool: ProcessPoolExecutor) -> dict[str, bytes]:
+    """The flags, out of domain: another list of classes, one split."""
+    shards = defaultdict(lambda: defaultdict(list))
+    for index, flag in enumerate(flags):
+        for style in FLAG_STYLES:
+            if (flag.code, style) in drawings:
+                shards["test"][style].append((f"{style}_{flag.code}", drawings[flag.code, style], index, flag.label))
+    return {
+        "flags/classnames.txt": _lines(flag.label for flag in flags),
+        "flags/zeroshot_classification_templates.txt": _lines(["{c}"]),
+    } | _shards("flags", shards, pool)
+
+
+def _shards(
+    root: str,
+    splits: Mapping[str, Mapping[str, Sequence[tuple[str, Pixels, int, str]]]],
+    pool: ProcessPoolExecutor,
+) -> dict[str, bytes]:
+    """One shard a style, so that no two licences share a file."""
+    files = {}
+    for split, styles in sorted(splits.items()):
+        ordered = [style.name for style in STYLES if style.name in styles]
+        for number, name in enumerate(ordered):
+            samples = styles[name]
+            images = pool.map(_webp, [pixels for _, pixels, _, _ in samples], chunksize=32)
+            members = []
+            for (key, _, index, text), image in zip(samples, images, strict=True):
+                members += [(f"{key}.webp", image), (f"{key}.cls", str(index).encode()), (f"{key}.txt", text.encode())]
+            files[f"{root}/{split}/{number}.tar.gz"] = _tar(members)
+        files[f"{root}/{split}/nshards.txt"] = _lines([str(len(ordered))])
+    return files
+
+
+def _write_artwork(
+    path: Path, concepts: Sequence[Concept], splits: Splits, drawings: Drawings, pool: ProcessPoolExecutor
+) -> None:
+    """RGBA of the training split and of its skin-tone variants, with the class of each, deflated.
+
+    A variant drawn like a held-out drawing, of whatever concept, is left out.
+    """
+    held_out = {pixels.tobytes() for key, pixels in drawings.items() if splits[key] != "train"}
+    pixels, classes = [], []
+    for index, concept in enumerate(_classes(concepts)):
+        styles = [style for style in STYLES if splits.get((concept.code, style.name)) == "train"]
+        tones = [concept.tones[tone] for tone in TONES if tone < len(concept.tones)]
+        variants = _render(tones, styles, pool) if tones and styles else {}
+        found = [drawings[concept.code, style.name] for style in styles]
+        found += [drawing for drawing in variants.values() if drawing.tobytes() not in held_out]
+        pixels += found
+        classes += [index] * len(found)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(path, pixels=np.stack(pixels), classes=np.array(classes))  # [N, 64, 64, 4], [N]
+    print(f"{len(pixels)} drawings with transparency, {path.stat().st_size / 1e6:.1f} MB, in {path}")
 
 
 # Files ----------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What the models read: captions of every concept, and a byte-pair vocabulary learnt from them."""
+"""What the models read: captions of every class, and a vocabulary of byte pairs learnt from them."""
 
 from __future__ import annotations
 
@@ -50,6 +50,15 @@ def captions(named: Named, count: int, seed: int) -> list[str]:
         words = draw.sample(others, min(len(others), draw.randint(1, 3)))
         made.append(", ".join([named.label, *words]))
     return made
+
+
+def vocabulary_texts(classes: Sequence[Named]) -> set[str]:
+    """What the vocabulary is learnt from: all names and keywords.
+
+    Those of the unseen concepts too, as a published tokenizer knows words its model has never met: their tokens exist
+    and stay untrained.
+    """
+    return {word for named in classes for word in (named.label, *named.keywords)}
 
 
 def clip_merges(texts: Iterable[str], size: int) -> list[tuple[str, str]]:

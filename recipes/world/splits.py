@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from concepts import Concept
 
@@ -38,24 +38,60 @@ def unseen_concepts(concepts: Sequence[Concept]) -> frozenset[str]:
     return frozenset(code for codes in chosen for code in codes)
 
 
-def held_out_families(seen: Sequence[Concept], drawn: Mapping[str, Sequence[Style]]) -> dict[str, str]:
-    """The drawing family of each seen concept that no model is trained on, evenly over the families it has."""
-    held_out = {}
-    for concept in seen:
-        families = sorted({style.family for style in drawn[concept.code] if style.trained})
-        held_out[concept.code] = min(families, key=lambda family: rank("held out", f"{concept.code}/{family}"))
-    return held_out
+def twin_groups(codes: Iterable[str], twins: Iterable[Collection[str]]) -> dict[str, str]:
+    """The first of each concept's group, where concepts that share a drawing, however indirectly, are one group."""
+    leader = {code: code for code in codes}
+
+    def find(code: str) -> str:
+        while leader[code] != code:
+            code = leader[code]
+        return code
+
+    for sharing in twins:
+        first, *others = sorted(map(find, sharing))
+        for other in others:
+            leader[other] = first
+    return {code: find(code) for code in leader}
 
 
-def assign(concepts: Sequence[Concept], drawn: Mapping[str, Sequence[Style]]) -> dict[tuple[str, str], str]:
+def held_out_families(groups: Mapping[str, str], drawn: Mapping[str, Sequence[Style]]) -> dict[str, str]:
+    """The drawing family of each seen concept that no model is trained on, evenly over the families it has.
+
+    Concepts with a drawing in common hold out the same family: no tested drawing is a training drawing of another name.
+    """
+    families = defaultdict(list)
+    for code, leader in groups.items():
+        families[leader].append({style.family for style in drawn[code] if style.trained})
+    chosen = {
+        leader: min(set.intersection(*sets), key=lambda family: rank("held out", f"{leader}/{family}"))
+        for leader, sets in families.items()
+    }
+    return {code: chosen[leader] for code, leader in groups.items()}
+
+
+def assign(
+    concepts: Sequence[Concept], drawn: Mapping[str, Sequence[Style]], twins: Iterable[Collection[str]]
+) -> dict[tuple[str, str], str]:
     """The split of every image, by (code, style).
 
     Near-duplicates are never split: of a held-out Fluent family one rendering is tested, the other two are set aside.
+
+    Args:
+        concepts: all of them.
+        drawn: the styles that draw each.
+        twins: concepts that have the very same drawing in some training style.
     """
     unseen = unseen_concepts(concepts)
-    seen = [concept for concept in concepts if concept.code not in unseen]
-    held_out = held_out_families(seen, drawn)
-    validation = set(sorted(held_out, key=lambda code: rank("validation", code))[:VALIDATION])
+    groups = twin_groups((concept.code for concept in concepts), twins)
+    for code in sorted(unseen):
+        if any(groups[other] == groups[code] for other in groups if other not in unseen):
+            raise ValueError(f"the unseen concept {code} shares a drawing with a seen one")
+    held_out = held_out_families({code: leader for code, leader in groups.items() if code not in unseen}, drawn)
+    leaders = sorted({groups[code] for code in held_out}, key=lambda code: rank("validation", code))
+    validation: set[str] = set()
+    for leader in leaders:
+        if len(validation) < VALIDATION:
+            validation |= {code for code in held_out if groups[code] == leader}
     splits = {}
     for concept in concepts:
         code = concept.code
@@ -82,7 +118,7 @@ def half(code: str, style: Style) -> str:
 
 
 def caption(concept: Concept, name: str) -> str:
-    """What the image is called: its label, for every other image with up to three keywords."""
+    """What the image is called: its label, for every other image with one to three keywords."""
     number = int(rank("caption", name)[:8], 16)
     others = [word for word in concept.keywords if word != concept.label]
     words = sorted(others, key=lambda word: rank(name, word))[: number // 2 % 3 + 1]

@@ -23,7 +23,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from augment import NUMBERS, Augmentation
-from captions import CONTEXT, captions, clip_merges, gemma_merges, read_classes
+from captions import CONTEXT, captions, clip_merges, gemma_merges, read_classes, vocabulary_texts
 from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
@@ -34,7 +34,7 @@ from bayesvlm.models.layout import save_clip_pixels, save_clip_tokenizer, save_g
 ROOT = Path(__file__).resolve().parents[2]
 DATA, MODELS = ROOT / "src/bayesvlm/world/data", ROOT / "src/bayesvlm/world/models"
 SIZE, PATCH = 64, 8
-VARIANTS = 32  # captions of a concept to draw from
+VARIANTS = 32  # captions of a class to draw from
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,12 @@ class Recipe:
     vision_width: int = 192
     vision_layers: int = 6
     vision_hidden: int = 768
-    text_width: int = 128
-    text_layers: int = 4
+    text_width: int = 192
+    text_layers: int = 2
+    text_hidden: int = 384
     projection: int = 128  # CLIP's; SigLIP embeds in the vision width
-    vocabulary: int = 2048
-    steps: int = 10_000
+    vocabulary: int = 4000
+    steps: int = 9_000
     batch: int = 512
     learning_rate: float = 1e-3
     weight_decay: float = 0.1
@@ -61,7 +62,7 @@ class Recipe:
 RECIPES = {
     "emoji-clip": Recipe("clip"),
     "emoji-clip-colour": Recipe("clip", line_art=0.0),
-    "emoji-siglip": Recipe("siglip"),
+    "emoji-siglip": Recipe("siglip", vision_hidden=576),
 }
 
 
@@ -79,8 +80,8 @@ def main() -> None:
         field, value = change.split("=")
         recipe = dataclasses.replace(recipe, **{field: type(getattr(recipe, field))(value)})
     folder = options.out / options.name
-    model, tokens = make_model(recipe, folder)
-    train(model, recipe, tokens, options.artwork)
+    model = make_model(recipe, folder)
+    train(model, recipe, Pairs(options.artwork, folder, recipe.seed))
     model.half().save_pretrained(folder)
     print(json.dumps({"name": options.name, "recipe": dataclasses.asdict(recipe)} | evaluate(model, recipe, folder)))
 
@@ -88,13 +89,12 @@ def main() -> None:
 # Model ----------------------------------------------------------------------------------------------------------------
 
 
-def make_model(recipe: Recipe, folder: Path) -> tuple[Any, Tensor]:
-    """The untrained model on the GPU, its other files in the folder, and the captions of the seen classes [C, V, L]."""
+def make_model(recipe: Recipe, folder: Path) -> Any:
+    """The untrained model on the GPU, its other files in the folder."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    classes = [named for named in read_classes(DATA) if named.seen]
-    texts = {word for named in classes for word in (named.label, *named.keywords)}
-    widths = {"hidden_size": recipe.text_width, "intermediate_size": 4 * recipe.text_width}
+    texts = vocabulary_texts(read_classes(DATA))
+    widths = {"hidden_size": recipe.text_width, "intermediate_size": recipe.text_hidden}
     text = widths | {"num_hidden_layers": recipe.text_layers, "num_attention_heads": recipe.text_width // 32}
     vision = {
         "hidden_size": recipe.vision_width,
@@ -120,8 +120,7 @@ def make_model(recipe: Recipe, folder: Path) -> tuple[Any, Tensor]:
         model = SiglipModel(SiglipConfig(text_config=text, vision_config=vision))
         torch.nn.init.constant_(model.logit_scale, math.log(10))
         torch.nn.init.constant_(model.logit_bias, -10.0)
-    said = [text for named in classes for text in captions(named, VARIANTS, recipe.seed)]
-    return model.cuda(), tokenise(folder, said).unflatten(0, (len(classes), VARIANTS)).cuda()
+    return model.cuda()
 
 
 def tokenise(folder: Path, texts: list[str]) -> Tensor:  # [N, L]
@@ -134,9 +133,8 @@ def tokenise(folder: Path, texts: list[str]) -> Tensor:  # [N, L]
 # Training -------------------------------------------------------------------------------------------------------------
 
 
-def train(model: Any, recipe: Recipe, tokens: Tensor, artwork: Path) -> None:
-    """AdamW with warm-up and cosine, bf16; a batch is of distinct concepts, one random drawing and caption of each."""
-    drawings = Drawings(artwork)
+def train(model: Any, recipe: Recipe, pairs: Pairs) -> None:
+    """AdamW with warm-up and cosine, bf16; a batch is of distinct concepts, one random drawing of each."""
     generator = torch.Generator("cuda").manual_seed(recipe.seed)
     torch.set_float32_matmul_precision("high")
     augment = torch.compile(partial(pictures, recipe=recipe), fullgraph=True)
@@ -150,14 +148,12 @@ def train(model: Any, recipe: Recipe, tokens: Tensor, artwork: Path) -> None:
     model.train()
     started = time.perf_counter()
     for step in range(recipe.steps):
-        classes = torch.randperm(len(tokens), generator=generator, device="cuda")[: recipe.batch]
-        rgba, mirrors = drawings.draw(classes, generator)
-        variant = torch.randint(tokens.shape[1], (len(classes),), generator=generator, device="cuda")
-        uniforms = torch.rand(len(classes), NUMBERS, generator=generator, device="cuda")
-        noise = torch.randn(len(classes), 3, SIZE, SIZE, generator=generator, device="cuda")
+        rgba, mirrors, ids = pairs.draw(recipe.batch, generator)
+        uniforms = torch.rand(recipe.batch, NUMBERS, generator=generator, device="cuda")
+        noise = torch.randn(recipe.batch, 3, SIZE, SIZE, generator=generator, device="cuda")
         pixels = augment(rgba, mirrors, uniforms, noise)
         with torch.autocast("cuda", torch.bfloat16):
-            image, text = forward(pixels, tokens[classes, variant])
+            image, text = forward(pixels, ids)
         loss = loss_of(model, F.normalize(image.float(), dim=1), F.normalize(text.float(), dim=1))
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
@@ -174,23 +170,26 @@ def train(model: Any, recipe: Recipe, tokens: Tensor, artwork: Path) -> None:
             )
 
 
-class Drawings:
-    """The training drawings on the GPU, and which of them show which class."""
+class Pairs:
+    """The training drawings, sorted by class, and captions of every class, tokenised, on the GPU."""
 
-    def __init__(self, artwork: Path) -> None:
+    def __init__(self, artwork: Path, folder: Path, seed: int) -> None:
         stored = np.load(artwork)
         self.pixels = torch.from_numpy(stored["pixels"]).permute(0, 3, 1, 2).contiguous().cuda()  # [N, 4, H, W]
-        classes = torch.from_numpy(stored["classes"])
-        self.counts = torch.bincount(classes).cuda()  # [C]
-        self.first = (self.counts.cumsum(0) - self.counts).cuda()  # [C], drawings are sorted by class
-        assert (classes.diff() >= 0).all()
-        self.mirrors = torch.tensor([named.mirrors for named in read_classes(DATA)]).cuda()
+        self.counts = torch.bincount(torch.from_numpy(stored["classes"])).cuda()  # [C]
+        self.first = self.counts.cumsum(0) - self.counts  # [C]
+        classes = [named for named in read_classes(DATA) if named.seen]
+        said = [text for named in classes for text in captions(named, VARIANTS, seed)]
+        self.tokens = tokenise(folder, said).unflatten(0, (len(classes), VARIANTS)).cuda()  # [C, V, L]
+        self.mirrors = torch.tensor([named.mirrors for named in classes]).cuda()  # [C]
 
-    def draw(self, classes: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """One random drawing of each class, and whether it may be mirrored."""
-        share = torch.rand(len(classes), generator=generator, device="cuda")
+    def draw(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        """A random drawing and caption of each of so many random classes: RGBA, may it be mirrored, token ids."""
+        classes = torch.randperm(len(self.counts), generator=generator, device="cuda")[:count]
+        share = torch.rand(count, generator=generator, device="cuda")
         index = self.first[classes] + (share * self.counts[classes]).long()
-        return self.pixels[index], self.mirrors[classes]
+        variant = torch.randint(VARIANTS, (count,), generator=generator, device="cuda")
+        return self.pixels[index], self.mirrors[classes], self.tokens[classes, variant]
 
 
 def embeddings(model: Any, pixels: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:

@@ -38,6 +38,7 @@ from bayesvlm.core.predict import (
 )
 from bayesvlm.core.projection import Projection
 from bayesvlm.core.tuning import DEFAULT_TAUS, TauGrid, search_tau
+from bayesvlm.embedded import embedded_model
 from bayesvlm.fitting import estimate_factors
 from bayesvlm.models import Adapter, load_adapter, resolve_device
 from bayesvlm.progress import progress_bar
@@ -553,8 +554,9 @@ class BayesVLM:
 
 
 def _lasting(name: str) -> str:
-    """A model's folder as a path that holds from any working directory; a Hub id as it is."""
-    return str(Path(name).expanduser().resolve()) if Path(name).expanduser().is_dir() else name
+    """A model's folder as a path that holds from any working directory; a Hub id or an embedded one as it is."""
+    folder = Path(name).expanduser()
+    return str(folder.resolve()) if folder.is_dir() and embedded_model(name) is None else name
 
 
 def _check_json(name: str, value: Mapping[str, Any]) -> None:

@@ -225,12 +225,6 @@ def test_every_command_explains_itself_with_an_example(run: Run) -> None:
         assert "--json" in text
 
 
-def test_demo(run: Run) -> None:
-    result = run("demo", "--pairs", 60, "--json")
-    assert result.json["trained"] is False
-    assert "RANDOM" in result.err
-
-
 # What does not -------------------------------------------------------------------------------------------------------
 
 

@@ -16,10 +16,12 @@ from bayesvlm.embedded import embedded_model, embedded_posterior
 def find_posterior(name: str | Path, revision: str | None = None) -> Path | None:
     """The local folder of a saved posterior given by folder or Hub id; None when `name` is something else (a model)."""
     local = Path(name).expanduser()
-    if local.exists():
-        return local if is_posterior(local) else None
-    if embedded_model(name) is not None:
+    if is_posterior(local):
+        return local
+    if embedded_model(name) is not None and revision is None:
         return embedded_posterior(name)
+    if local.exists() or embedded_model(name) is not None:
+        return None
     try:
         config = hf_hub_download(str(name), CONFIG, revision=revision)
         if "bayesvlm_schema" not in json.loads(Path(config).read_text()):

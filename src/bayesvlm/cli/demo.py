@@ -32,24 +32,24 @@ def demo(
 
         bayesvlm demo --model emoji-siglip --out demo-siglip
     """
+    from bayesvlm.artifacts.saved import check_destination
+    from bayesvlm.embedded import embedded_model
     from bayesvlm.experiments.demo import run_demo
     from bayesvlm.experiments.scoring import METHODS
-    from bayesvlm.report.demo import NEXT, verdicts, write_demo
+    from bayesvlm.report.demo import next_commands, verdicts, write_demo
     from bayesvlm.report.writing import write_whole
     from bayesvlm.vlm import BayesVLM
 
     started = time.perf_counter()
-    remark(f"load      {model}, from {'the package' if '/' not in model else 'where you said'}, without its posterior")
+    posterior = check_destination(out / "posterior")
+    remark(f"load      {model}{' from the package' if embedded_model(model) else ''}, without a posterior")
     vlm = BayesVLM.from_pretrained(model, device=device)
     found, vlm = run_demo(vlm, model, remark)
     remark("report    tables and pictures")
-    report = write_demo(found, out / "report.html")
-    posterior = vlm.save_pretrained(out / "posterior")
-    for example in found.examples:
-        write_whole(
-            out / "images" / f"{example.title.partition(',')[0].partition(':')[0].replace(' ', '-')}.webp",
-            example.image,
-        )
+    report = write_demo(found, out)
+    vlm.save_pretrained(posterior)
+    for number, example in enumerate(found.examples, start=1):
+        write_whole(out / "images" / f"{number}.webp", example.image)
     seconds = time.perf_counter() - started
     result = {**found.numbers(), "report": str(report), "posterior": str(posterior), "total_seconds": seconds}
     write_whole(out / "results.json", (json.dumps(result, indent=2) + "\n").encode())
@@ -70,6 +70,6 @@ def demo(
         " ".join(verdicts(found)).replace("**", ""),
         f"done in {seconds:.0f} s; the report is {report}",
         "try next:",
-        *(f"  {command.replace('demo/', f'{out}/')}    # {comment}" for command, comment in NEXT),
+        *(f"  {command}    # {comment}" for command, comment in next_commands(out)),
     ]
     emit(result, text, as_json)

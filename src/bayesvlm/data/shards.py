@@ -8,10 +8,13 @@ SPLIT/0.tar, SPLIT/1.tar ... or .tar.gz     KEY.webp (or .jpg, .png), KEY.cls, a
 
 from __future__ import annotations
 
+import gzip
+import os
 import tarfile
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from io import BufferedIOBase
 from pathlib import Path
 from typing import Any
 
@@ -58,15 +61,18 @@ class LabelledShards:
 
         for shard in self.shards:
             try:
-                with shard.open("rb") as stream:
+                with _opened(shard) as stream:
                     files = ({**file, "__url__": str(shard)} for file in tar_file_iterator(stream))
                     for sample in group_by_keys(files):
                         yield self._sample(sample, shard)
             except _BROKEN as error:
+                reason = str(error).partition(" @ ")[0] or type(error).__name__
                 raise BayesVLMError(
-                    f"The shard {shard} cannot be read to its end ({str(error) or type(error).__name__}); "
-                    "copy or download it again."
+                    f"The shard {shard} cannot be read to its end ({reason}); copy or download it again."
                 ) from error
+            except ValueError as error:  # webdataset's word for two members of one name
+                reason = str(error).partition(" dict_keys")[0]
+                raise BayesVLMError(f"The shard {shard} is not made of samples: {reason}; make it again.") from error
 
     def _sample(self, sample: Mapping[str, Any], shard: Path) -> Sample:
         key = sample["__key__"]
@@ -81,13 +87,35 @@ class LabelledShards:
                 "of "
                 "classnames.txt."
             )
-        caption = sample["txt"].decode() if "txt" in sample else None
-        return Sample(key, image, int(written), caption)
+        return Sample(key, image, int(written), self._caption(sample, shard))
+
+    @staticmethod
+    def _caption(sample: Mapping[str, Any], shard: Path) -> str | None:
+        try:
+            return sample["txt"].decode() if "txt" in sample else None
+        except UnicodeDecodeError as error:
+            raise BayesVLMError(
+                f"{shard}: the caption of {sample['__key__']!r} is not UTF-8 text (byte {error.start}); "
+                "write it as UTF-8."
+            ) from None
+
+
+def _opened(shard: Path) -> BufferedIOBase:
+    """A shard that ends where an archive ends: tarfile itself takes an end in a header, or between members, for one."""
+    if shard.suffix == ".gz":
+        return gzip.open(shard, "rb")  # raises where the stream has no end
+    stream = shard.open("rb")
+    stream.seek(-min(1024, shard.stat().st_size), os.SEEK_END)
+    if any(stream.read()):
+        stream.close()
+        raise tarfile.ReadError("the empty blocks at the end of an archive are missing")
+    stream.seek(0)
+    return stream
 
 
 def _shards(folder: Path) -> tuple[Path, ...]:
     """The shards that nshards.txt announces, every one of them there."""
-    written = "".join(_lines(folder / "nshards.txt", "the number of shards"))
+    written = " ".join(_lines(folder / "nshards.txt", "the number of shards"))
     if not written.isdecimal() or int(written) == 0:
         raise BayesVLMError(f"{folder / 'nshards.txt'} says {written!r}; expected the number of shards, at least 1.")
     found = []

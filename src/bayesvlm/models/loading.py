@@ -102,7 +102,7 @@ def _locate(name: str | Path, revision: str | None) -> tuple[Path, str | None]:
     """The folder that holds the checkpoint, downloaded where need be, and its commit where known."""
     if not isinstance(name, str | Path):
         raise BayesVLMError(f"The model's name is a {type(name).__name__}; expected a Hub id or a folder.")
-    folder = Path(name).expanduser()
+    folder = embedded_model(name) or Path(name).expanduser()
     if folder.is_dir():
         if revision is not None:
             raise BayesVLMError(
@@ -110,9 +110,6 @@ def _locate(name: str | Path, revision: str | None) -> tuple[Path, str | None]:
                 "leave it out, or check the folder out at that revision."
             )
         return folder, None
-    embedded = embedded_model(name)
-    if embedded is not None:
-        return embedded, None
     if isinstance(name, Path) or folder.is_absolute() or name.startswith((".", "~")) or folder.exists():
         raise BayesVLMError(f"There is no folder {str(name)!r}; pass a folder with a config.json, or a Hub id.")
     snapshot = _download(name, revision)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
@@ -86,13 +87,13 @@ def figures(demo: Demo, width: float = WIDE) -> dict[str, Figure]:
     }
 
 
-def write_demo(demo: Demo, path: str | Path) -> Path:
-    """Write the page, whole or not at all."""
-    return write_page(demo_page(demo), path)
+def write_demo(demo: Demo, folder: str | Path) -> Path:
+    """Write report.html, whole or not at all."""
+    return write_page(demo_page(demo, folder), Path(folder) / "report.html")
 
 
-def demo_page(demo: Demo) -> Page:
-    """The page: the answer first, then what it rests on."""
+def demo_page(demo: Demo, folder: str | Path = "demo") -> Page:
+    """The page: the answer first, then what it rests on; `folder` is where it will lie."""
     wide, narrow = figures(demo), figures(demo, NARROW)
 
     def plot(name: str, caption: str, alt: str) -> Plot:
@@ -169,9 +170,9 @@ def demo_page(demo: Demo) -> Page:
             "What does it say about single images?",
             [
                 Text(
-                    "Chosen by rule, not by hand. Bars are Bayesian probabilities among the 1,531 names that were "
-                    "trained "
-                    "on; lines are cosines with their 95 % intervals."
+                    "Chosen by rule, not by hand. Bars are Bayesian probabilities among the "
+                    f"{demo.sets['new-drawing'].classes:,} names that were trained on; lines are cosines with their "
+                    "95 % intervals."
                 ),
                 Gallery([_card(example) for example in demo.examples]),
             ],
@@ -189,20 +190,22 @@ def demo_page(demo: Demo) -> Page:
                 plot("tau", "**Validation NLPD by tau.**", "Validation NLPD against tau on a logarithmic axis."),
             ],
         ),
-        Section("Try next", [Commands(NEXT)]),
+        Section("Try next", [Commands(next_commands(folder))]),
     ]
     return Page("A small CLIP that says how sure it is", lead(demo), facts, sections)
 
 
-NEXT = (
-    (
-        "bayesvlm classify demo/posterior demo/images --classes 'cat face,dog face,pizza'",
-        "your own names, with intervals",
-    ),
-    ("bayesvlm info demo/posterior", "what was estimated"),
-    ("bayesvlm demo --model emoji-clip-colour --out demo-colour", "a model that has never seen line art"),
-)
-"""Three commands that work where the demo has run."""
+def next_commands(folder: str | Path) -> list[tuple[str, str]]:
+    """Three commands that work where the demo has run, each with what it does."""
+    posterior, images = (shlex.quote(str(Path(folder) / name)) for name in ("posterior", "images"))
+    return [
+        (
+            f"bayesvlm classify {posterior} {images} --classes 'cat face,dog face,pizza'",
+            "your own names, with intervals",
+        ),
+        (f"bayesvlm info {posterior}", "what was estimated"),
+        ("bayesvlm demo --model emoji-clip-colour --out demo-colour", "a model that has never seen line art"),
+    ]
 
 
 # Sentences ------------------------------------------------------------------------------------------------------------
@@ -224,12 +227,12 @@ def lead(demo: Demo) -> str:
 def verdicts(demo: Demo) -> list[str]:
     """Bayes against the plain model and against temperature scaling, by NLPD, and what it costs in top-1."""
     tests = [test for test in demo.sets.values() if test.scores]
-    better = sum(_gain(test, "plain") > _LEVEL for test in tests)
-    least, most = (by(_gain(test, "plain") for test in tests) for by in (min, max))
-    said = [
-        f"Against the plain model Bayes has the lower NLPD on **{better} of {len(tests)}** sets, by {least:.2f} to "
-        f"{most:.2f} nats."
-    ]
+    gains = [_gain(test, "plain") for test in tests]
+    better = [gain for gain in gains if gain > _LEVEL]
+    by = f", by {min(better):.2f} to {max(better):.2f} nats" if better else ""
+    said = [f"Against the plain model Bayes has the lower NLPD on **{len(better)} of {len(tests)}** sets{by}."]
+    if min(gains) < -_LEVEL:
+        said.append(f"Where it is worse, it loses up to {-min(gains):.2f} nats.")
     groups: dict[str, list[str]] = {"better": [], "level": [], "worse": []}
     for test in tests:
         gain = _gain(test, "temperature")
@@ -284,8 +287,10 @@ def novelty_sentence(demo: Demo) -> str:
     missed = [f"{title} ({value:.2f})" for title, value in known.items() if value < 0.7]
     seen, unseen = (float(demo.label_spread[which].mean()) for which in ("seen", "unseen"))
     said = "The spread of an image's embedding tells it from new drawings of seen styles (AUROC; 0.5 is chance) "
-    said += f"on {_listed(noticed)}" if noticed else "nowhere"
-    said += f", and not on {_listed(missed)}" if missed else ""
+    if not noticed:
+        said += f"on none of these: {_listed(missed)}"
+    else:
+        said += f"on {_listed(noticed)}" + (f", and not on {_listed(missed)}" if missed else "")
     return (
         f"{said}. The spread of a class name's embedding is {unseen / seen:.2f} times as large for names never trained "
         "on "
@@ -323,17 +328,18 @@ def _listed(names: list[str]) -> str:
 
 
 def _table(demo: Demo) -> Table:
-    rows, best = [], set()
-    for row, test in enumerate(test for test in demo.sets.values() if test.scores):
-        cells = [f"{test.title}"]
+    rows: list[list[str]] = []
+    best = set()
+    for test in demo.sets.values():
+        if not test.scores:
+            continue
+        cells = [test.title]
         for metric in METRICS:
-            values = {method: _value(test.scores, method, metric.key) for method in METHODS}
-            winner = (max if metric.better == "higher" else min)(values.values())
-            for method in METHODS:
-                shown = f"{100 * values[method]:.1f}" if metric.percent else f"{values[method]:.2f}"
-                if abs(values[method] - winner) < (0.0005 if metric.percent else 0.005):
-                    best.add((row, len(cells)))
-                cells.append(shown)
+            values = [_value(test.scores, method, metric.key) for method in METHODS]
+            shown = [f"{100 * value:.1f}" if metric.percent else f"{value:.2f}" for value in values]
+            winner = shown[values.index((max if metric.better == "higher" else min)(values))]
+            best |= {(len(rows), len(cells) + place) for place, text in enumerate(shown) if text == winner}
+            cells += shown
         rows.append(cells)
     columns = ["set", *[method for _ in METRICS for method in METHODS]]
     groups = [("", 1), *[(metric.title, len(METHODS)) for metric in METRICS]]
