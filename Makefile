@@ -14,7 +14,7 @@ help:  ## this text
 	@echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.installed  ## run the main job end to end (a tiny random model, generated pairs)
+demo: $(VENV)/.installed  ## run the main job end to end on the embedded world; ends with a report
 	@$(VENV)/bin/bayesvlm demo
 
 test: $(VENV)/.installed  ## build .venv if need be and run the whole test suite
@@ -36,9 +36,11 @@ format: $(VENV)/.installed  ## put the code in shape
 bench: $(VENV)/.installed  ## speed, ours and the textbook form side by side
 	@$(VENV)/bin/python benchmarks/curvature.py
 	@$(VENV)/bin/python benchmarks/predict.py
+	@$(VENV)/bin/python benchmarks/encode.py
 
 docs: $(VENV)/.installed  ## draw the figures of docs/ anew
 	@$(VENV)/bin/python docs/figures/approximation.py
+	@$(VENV)/bin/python docs/figures/world.py
 
 install: $(VENV)/.installed  ## build .venv only
 
