@@ -21,12 +21,13 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
-from concepts import Concept, read_concepts
 from numpy.typing import NDArray
 from PIL import Image
-from splits import assign, caption, half, unseen_concepts
 
-from artwork import STYLES, Artwork, Style, slug, slugs
+from artwork import Artwork, slug, slugs
+from concepts import Concept, read_concepts
+from splits import assign, caption, half, unseen_concepts
+from styles import STYLES, Style
 
 HERE = Path(__file__).resolve().parent
 PACKAGES = HERE / "node_modules"

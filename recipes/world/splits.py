@@ -7,8 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from concepts import Concept
-
-from artwork import Style
+from styles import Style
 
 # Concepts no model is trained on, by Unicode group. People are left out: their concepts are variants of each other
 # (woman, man, person doing one thing), so that a held-out one would not be unseen.

@@ -22,14 +22,14 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from augment import NUMBERS, Augmentation
-from captions import CONTEXT, captions, clip_merges, gemma_merges, read_classes, vocabulary_texts
 from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 from transformers import AutoTokenizer, CLIPConfig, CLIPModel, SiglipConfig, SiglipModel
 
+from augment import NUMBERS, Augmentation
 from bayesvlm.models.layout import save_clip_pixels, save_clip_tokenizer, save_gemma_tokenizer, save_siglip_pixels
+from captions import CONTEXT, captions, clip_merges, gemma_merges, read_classes, vocabulary_texts
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA, MODELS = ROOT / "src/bayesvlm/world/data", ROOT / "src/bayesvlm/world/models"

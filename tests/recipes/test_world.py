@@ -1,0 +1,175 @@
+"""What the recipe decides without artwork: splits, captions, vocabularies, pictures to train on."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from augment import NUMBERS, Augmentation, gradient, luma, rotate_hue
+from bayesvlm.embedded import WORLD
+from bayesvlm.models.layout import save_clip_tokenizer, save_gemma_tokenizer
+from captions import captions, clip_merges, gemma_merges, read_classes
+from concepts import Concept, code
+from splits import UNSEEN, VALIDATION, assign, caption, half, twin_groups, unseen_concepts
+from styles import STYLES
+
+TRAINED = [style for style in STYLES if style.trained]
+GROUPS = [*UNSEEN, "people-body"]
+
+
+def made(count: int) -> list[Concept]:
+    """Concepts of all groups in turn."""
+    return [
+        Concept(f"{index:05x}", f"thing {index}", ("a", "b", "c"), group, ())
+        for index, group in zip(range(count), itertools.cycle(GROUPS), strict=False)
+    ]
+
+
+@pytest.fixture(scope="module")
+def concepts() -> list[Concept]:
+    return made(1600)
+
+
+def test_codes_are_compared_without_separators() -> None:
+    assert code("1F469-200D-1F680") == code("1f469-1f680") == "1f469-1f680"
+    assert code("2764-fe0f") == "2764"
+
+
+def test_groups_are_what_is_linked_however_indirectly() -> None:
+    groups = twin_groups("abcdef", [{"a", "c"}, {"d", "c"}, {"e", "f"}])
+    assert groups == {"a": "a", "b": "b", "c": "a", "d": "a", "e": "e", "f": "e"}
+
+
+def test_a_hundred_concepts_are_unseen_and_none_is_a_person(concepts: list[Concept]) -> None:
+    unseen = unseen_concepts(concepts)
+    assert len(unseen) == 100
+    assert not any(concept.group == "people-body" for concept in concepts if concept.code in unseen)
+    assert unseen == unseen_concepts(list(reversed(concepts))), "the order they are listed in is no matter"
+
+
+def test_every_drawing_has_its_split(concepts: list[Concept]) -> None:
+    drawn = {concept.code: list(STYLES) for concept in concepts}
+    unseen = unseen_concepts(concepts)
+    seen = [concept.code for concept in concepts if concept.code not in unseen]
+    twins = [seen[:3], seen[2:5]]
+    splits = assign(concepts, drawn, twins)
+    assert len(splits) == len(concepts) * len(STYLES)
+    held_out = {}
+    for concept in seen:
+        where = {style: splits[concept, style.name] for style in TRAINED}
+        families = {style.family for style, split in where.items() if split != "train"}
+        assert len(families) == 1, "one whole family is held out"
+        (held_out[concept],) = families
+        tested = [split for split in where.values() if split in ("validation", "new-drawing")]
+        assert len(tested) == 1
+    assert len({held_out[concept] for concept in seen[:5]}) == 1, "twins hold out the same family"
+    counts = [list(splits.values()).count(split) for split in ("validation", "new-drawing")]
+    assert VALIDATION <= counts[0] <= VALIDATION + 4
+    assert sum(counts) == len(seen)
+    shares = [list(held_out.values()).count(family) / len(seen) for family in {style.family for style in TRAINED}]
+    assert all(0.2 < share < 0.3 for share in shares)
+
+
+def test_an_unseen_concept_may_not_be_drawn_like_a_seen_one(concepts: list[Concept]) -> None:
+    drawn = {concept.code: list(STYLES) for concept in concepts}
+    unseen = sorted(unseen_concepts(concepts))
+    seen = next(concept.code for concept in concepts if concept.code not in unseen)
+    with pytest.raises(ValueError, match=f"the unseen concept {unseen[0]} shares a drawing"):
+        assign(concepts, drawn, [{unseen[0], seen}])
+
+
+def test_halves_follow_the_family(concepts: list[Concept]) -> None:
+    by_name = {style.name: style for style in STYLES}
+    sides = [half(concept.code, by_name["openmoji-colour"]) for concept in concepts]
+    assert sides == [half(concept.code, by_name["openmoji-black"]) for concept in concepts]
+    assert 0.45 < sides.count("pool") / len(sides) < 0.55
+    assert sides != [half(concept.code, by_name["emojione-black"]) for concept in concepts]
+
+
+def test_captions_begin_with_the_label(concepts: list[Concept]) -> None:
+    said = [caption(concept, f"noto_{concept.code}") for concept in concepts]
+    assert all(text.split(", ")[0] == concept.label for text, concept in zip(said, concepts, strict=True))
+    assert 0.4 < sum("," in text for text in said) / len(said) < 0.6
+    assert caption(Concept("1", "lone", ("lone",), "objects", ()), "noto_1") == "lone"
+
+
+def test_training_captions_are_the_same_for_the_same_seed() -> None:
+    named = read_classes(WORLD / "data")[0]
+    assert captions(named, 16, 0) == captions(named, 16, 0) != captions(named, 16, 1)
+    assert captions(named, 16, 0).count(named.label) >= 8
+
+
+@pytest.mark.parametrize(("merges", "save"), [(clip_merges, save_clip_tokenizer), (gemma_merges, save_gemma_tokenizer)])
+def test_a_vocabulary_has_its_size_and_writes_anything(merges, save, tmp_path: Path) -> None:
+    names = [named.label for named in read_classes(WORLD / "data")]
+    learnt = merges(names, 1200)
+    extra = ("SiglipProcessor",) if merges is gemma_merges else ()
+    assert len(save(tmp_path, learnt, 32, *extra)) == 1200
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    for text in ("face with tears of joy", "naïve 日本 ✓"):
+        ids = tokenizer(text).input_ids
+        assert tokenizer.decode(ids, skip_special_tokens=True).replace(" ", "") == text.replace(" ", "")
+    assert len(tokenizer("face").input_ids) <= 4
+
+
+# Pictures ------------------------------------------------------------------------------------------------------------
+
+
+def drawings(count: int = 8) -> torch.Tensor:  # [N, 4, 64, 64]
+    generator = torch.Generator().manual_seed(0)
+    rgba = torch.randint(0, 256, (count, 4, 64, 64), generator=generator, dtype=torch.uint8)
+    rgba[:, 3] = 0
+    rgba[:, 3, 16:48, 16:48] = 255
+    return rgba
+
+
+def augmentation(line_art: float, count: int = 8, seed: int = 0) -> Augmentation:
+    generator = torch.Generator().manual_seed(seed)
+    uniforms = torch.rand(count, NUMBERS, generator=generator)
+    return Augmentation(uniforms, torch.randn(count, 3, 64, 64, generator=generator), line_art)
+
+
+@pytest.mark.parametrize("line_art", [0.0, 0.5, 1.0])
+def test_pictures_are_pictures(line_art: float) -> None:
+    made = augmentation(line_art)
+    pictures = made(drawings(), torch.ones(8, dtype=torch.bool))
+    assert pictures.shape == (8, 3, 64, 64)
+    assert float(pictures.min()) >= 0
+    assert float(pictures.max()) <= 1
+    assert made.used <= NUMBERS, "every random number is used once"
+    again = augmentation(line_art)(drawings(), torch.ones(8, dtype=torch.bool))
+    torch.testing.assert_close(pictures, again, rtol=0, atol=0)
+    other = augmentation(line_art, seed=1)(drawings(), torch.ones(8, dtype=torch.bool))
+    assert not torch.equal(pictures, other)
+
+
+def test_only_what_may_be_mirrored_is() -> None:
+    flat = torch.zeros(512, 4, 64, 64)
+    flat[:, 3] = 1
+    flat[:, 0, :, :32] = 1  # red on the left
+    for mirrors in (True, False):
+        warped = augmentation(0.0, 512).warp(flat, torch.full((512,), mirrors))
+        left, right = warped[:, 0, :, :32].mean(dim=(1, 2)), warped[:, 0, :, 32:].mean(dim=(1, 2))
+        flipped = float((right > left).float().mean())
+        assert 0.4 < flipped < 0.6 if mirrors else flipped == 0
+
+
+def test_hue_turns_around_grey() -> None:
+    picture = torch.rand(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    third = torch.full((4, 1, 1, 1), 2 * torch.pi / 3)
+    torch.testing.assert_close(rotate_hue(picture, third), picture.roll(1, dims=1))
+    grey = picture[:, :1].expand(-1, 3, -1, -1)
+    torch.testing.assert_close(rotate_hue(grey, third), grey)
+    torch.testing.assert_close(luma(grey), picture[:, :1], rtol=1e-5, atol=1e-6)
+
+
+def test_the_gradient_of_a_step_and_of_nothing() -> None:
+    step = torch.zeros(1, 3, 8, 8)
+    step[:, 1, :, 4:] = 1
+    found = gradient(step)
+    assert float(found[..., 3:5].min()) == pytest.approx(1)
+    assert float(found[..., :3].max()) == float(found[..., 5:].max()) == 0
