@@ -116,7 +116,7 @@ def test_files(ran: Ran) -> None:
 def test_the_report(ran: Ran) -> None:
     html = (ran.out / "report.html").read_text(encoding="utf-8")
     assert html.startswith("<!DOCTYPE html>")
-    assert "A small CLIP that says how sure it is" in html
+    assert "emoji-clip, and how sure it is" in html
     assert "http" not in html
     assert html.count("<img") == 6
     assert html.count("<svg") == 12
@@ -213,7 +213,7 @@ def advice(result: Result) -> list[list[str]]:
 
 
 def test_the_printed_advice_is_the_report_s(ran: Ran) -> None:
-    assert advice(ran.result) == [shlex.split(command) for command, _ in next_commands("demo")]
+    assert advice(ran.result) == [shlex.split(command) for command, _ in next_commands("demo", "emoji-clip")]
 
 
 def test_classify_works_as_advised(ran: Ran) -> None:
@@ -243,7 +243,7 @@ def test_the_other_model_works_as_advised(
     assert (program, arguments[0]) == ("bayesvlm", "demo")
     result = again(*arguments[1:], "--json")
     assert result.code == 0, result.err
-    assert (tmp_path / "demo-colour/report.html").is_file()
+    assert (tmp_path / "demo-siglip/report.html").is_file()
 
 
 def test_advice_follows_the_folder(again: Callable[..., Result], tmp_path: Path) -> None:

@@ -110,12 +110,18 @@ def test_the_same_key_in_two_shards_is_two_samples(folder: Folder) -> None:
     assert [(item.key, item.label) for item in folder.read()] == [("a", 0), ("a", 1)]
 
 
-def test_blank_lines_are_no_classes(folder: Folder) -> None:
-    folder.classes = "\n  cat \n\n\ndog\r\n\n"
+def test_a_blank_line_would_shift_the_labels(folder: Folder) -> None:
+    folder.classes = "cat\n\ndog\n"
     folder.split("test", sample("a", 1))
-    assert LabelledShards.open(folder.path, "test").classes == ("cat", "dog")
+    folder.refused(r"classnames\.txt, line 2 is blank")
+
+
+def test_lines_end_where_other_tools_end_them(folder: Folder) -> None:
+    folder.classes = "\ufeff cat \r\nhot\u2028dog\n\n\n"
+    folder.split("test", sample("a", 1))
+    assert LabelledShards.open(folder.path, "test").classes == ("cat", "hot\u2028dog")
     folder.path.joinpath("test/0.tar").write_bytes(tar(sample("a", 2)))
-    folder.refused("'2'; expected 0 to 1")
+    folder.refused(r"^\S+0\.tar: the sample 'a' has the label '2'; expected 0 to 1, a line of classnames\.txt\.$")
 
 
 def test_suffixes_in_capitals(folder: Folder) -> None:

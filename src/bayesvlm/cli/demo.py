@@ -70,6 +70,6 @@ def demo(
         " ".join(verdicts(found)).replace("**", ""),
         f"done in {seconds:.0f} s; the report is {report}",
         "try next:",
-        *(f"  {command}    # {comment}" for command, comment in next_commands(out)),
+        *(f"  {command}    # {comment}" for command, comment in next_commands(out, model)),
     ]
     emit(result, text, as_json)

@@ -1,4 +1,4 @@
-"""The one exception raised for mistakes a user can mend, and the two checks that many raise it from."""
+"""The one exception raised for mistakes a user can mend, and the checks that many raise it from."""
 
 import math
 from numbers import Real
@@ -21,6 +21,13 @@ def check_positive(name: str, value: float) -> float:
     if not (math.isfinite(number) and number > 0):
         raise BayesVLMError(f"{name}={str(value)[:40]}; it must be a finite number above zero.")
     return number
+
+
+def check_count(name: str, value: object) -> int:
+    """`value` as it is, if it is a whole number of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise BayesVLMError(f"{name} is {value!r}; expected a whole number of at least 1.")
+    return value
 
 
 def check_choice(name: str, value: object, known: tuple[str, ...]) -> None:

@@ -65,6 +65,8 @@ class LabelledShards:
                     files = ({**file, "__url__": str(shard)} for file in tar_file_iterator(stream))
                     for sample in group_by_keys(files):
                         yield self._sample(sample, shard)
+            except BayesVLMError:
+                raise
             except _BROKEN as error:
                 reason = str(error).partition(" @ ")[0] or type(error).__name__
                 raise BayesVLMError(
@@ -83,9 +85,8 @@ class LabelledShards:
         written = sample["cls"].decode(errors="replace").strip()
         if not written.isdecimal() or int(written) >= len(self.classes):
             raise BayesVLMError(
-                f"{shard}: the sample {key!r} has the label {written!r}; expected 0 to {len(self.classes) - 1}, a line "
-                "of "
-                "classnames.txt."
+                f"{shard}: the sample {key!r} has the label {written!r}; expected 0 to {len(self.classes) - 1}, "
+                "a line of classnames.txt."
             )
         return Sample(key, image, int(written), self._caption(sample, shard))
 
@@ -131,10 +132,13 @@ def _shards(folder: Path) -> tuple[Path, ...]:
 
 
 def _lines(file: Path, content: str) -> tuple[str, ...]:
+    """The lines of a file, none of them blank: a label is a line's number, so none may be passed over."""
     try:
-        lines = tuple(line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip())
+        lines = [line.strip() for line in file.read_text(encoding="utf-8-sig").rstrip().split("\n")]
     except (OSError, UnicodeDecodeError) as error:
         raise BayesVLMError(f"{file} cannot be read ({error}); a data set of shards has it, with {content}.") from None
-    if not lines:
+    if lines == [""]:
         raise BayesVLMError(f"{file} is empty; expected {content}.")
-    return lines
+    if "" in lines:
+        raise BayesVLMError(f"{file}, line {lines.index('') + 1} is blank; expected {content}.")
+    return tuple(lines)

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.core.errors import BayesVLMError, check_count
 from bayesvlm.core.estimation import Loss
 from bayesvlm.core.features import Features
 from bayesvlm.core.projection import Projection
@@ -112,8 +112,7 @@ class Adapter(ABC):
         progress: bool | None,
         unit: str,
     ) -> Features:
-        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-            raise BayesVLMError(f"batch_size is {batch_size!r}; expected a whole number of at least 1.")
+        check_count("batch_size", batch_size)
         dtype = torch.float64 if self.dtype == torch.float64 else torch.float32
         entering, residuals = [], []
         with progress_bar(f"Encoding {unit}", total=len(inputs), unit=unit, show=progress) as advance:

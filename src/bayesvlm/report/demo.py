@@ -1,4 +1,4 @@
-"""The page `bayesvlm demo` writes: every sentence is made from the numbers, whichever way they fall."""
+"""The page `bayesvlm demo` writes: what it concludes is made from the numbers, whichever way they fall."""
 
 from __future__ import annotations
 
@@ -32,7 +32,13 @@ METRICS = (
     Metric("ece", "ECE (%)", "lower", percent=True),
 )
 PANELS = ("new-drawing", "openmoji-black", "unseen-concepts")
+FOOTER = (
+    "Written by `bayesvlm`; this page is one file and loads nothing from anywhere. The drawings: Noto Emoji (Google, "
+    "Apache License 2.0), Twemoji (Twitter and contributors, CC BY 4.0), Fluent Emoji (Microsoft, MIT), EmojiOne 2.2.7 "
+    "(Ranks.com, CC BY 4.0), OpenMoji (openmoji.org, CC BY-SA 4.0), rendered at 64 pixels."
+)
 _LEVEL = 0.02  # differences of NLPD below this are called level
+_CERTAIN = 0.005  # nats of doubt below this are called none
 
 
 def figures(demo: Demo, width: float = WIDE) -> dict[str, Figure]:
@@ -112,11 +118,10 @@ def demo_page(demo: Demo, folder: str | Path = "demo") -> Page:
             "How good are the probabilities?",
             [
                 Text(
-                    "Every image is compared with all class names; no image here was trained on. "
+                    "Every image is compared with all class names; none is in the training split. "
                     "*Top-1* is the share of right answers, *NLPD* the surprise at the right one (lower is better), "
-                    "*ECE* the gap between confidence and accuracy. **Temperature scaling** and **Bayes** were tuned "
-                    "on "
-                    "the same validation images, one number each."
+                    "*ECE* the gap between confidence and accuracy in 20 bins. **Temperature scaling** and **Bayes** "
+                    "were tuned on the same validation images, one number each."
                 ),
                 Text(" ".join(verdicts(demo))),
                 plot(
@@ -182,21 +187,21 @@ def demo_page(demo: Demo, folder: str | Path = "demo") -> Page:
             [
                 Text(
                     "The posterior weighs the data with a pseudo-count tau; the prior precision lam maximises the "
-                    "evidence "
-                    f"at each tau. The smallest validation NLPD, {demo.grid.best.nlpd:.3f}, is at tau = "
+                    f"evidence at each tau. The smallest validation NLPD, {demo.grid.best.nlpd:.3f}, is at tau = "
                     f"{demo.grid.best.tau:.3g}, with lam = {demo.lam['image']:.3g} (image) and {demo.lam['text']:.3g} "
                     "(text)."
                 ),
                 plot("tau", "**Validation NLPD by tau.**", "Validation NLPD against tau on a logarithmic axis."),
             ],
         ),
-        Section("Try next", [Commands(next_commands(folder))]),
+        Section("Try next", [Commands(next_commands(folder, demo.model))]),
     ]
-    return Page("A small CLIP that says how sure it is", lead(demo), facts, sections)
+    return Page(f"{demo.model}, and how sure it is", lead(demo), facts, sections, footer=FOOTER)
 
 
-def next_commands(folder: str | Path) -> list[tuple[str, str]]:
+def next_commands(folder: str | Path, model: str) -> list[tuple[str, str]]:
     """Three commands that work where the demo has run, each with what it does."""
+    other = "emoji-siglip" if model != "emoji-siglip" else "emoji-clip"
     posterior, images = (shlex.quote(str(Path(folder) / name)) for name in ("posterior", "images"))
     return [
         (
@@ -204,7 +209,7 @@ def next_commands(folder: str | Path) -> list[tuple[str, str]]:
             "your own names, with intervals",
         ),
         (f"bayesvlm info {posterior}", "what was estimated"),
-        ("bayesvlm demo --model emoji-clip-colour --out demo-colour", "a model that has never seen line art"),
+        (f"bayesvlm demo --model {other} --out demo-{other.removeprefix('emoji-')}", "the same with the other loss"),
     ]
 
 
@@ -217,10 +222,9 @@ def lead(demo: Demo) -> str:
     plain, bayes = test.scores["plain"], test.scores["Bayes"]
     return (
         f"`{demo.model}` was given a Gaussian posterior on the last layer of each tower, without training. On line "
-        "drawings "
-        f"in a style it was never trained on, its calibration error goes from {plain.ece:.0%} to {bayes.ece:.0%} and "
-        "the "
-        f"surprise at the right answer from {plain.nlpd.value:.2f} to {bayes.nlpd.value:.2f} nats."
+        f"drawings in a style it was never trained on, its calibration error goes from {plain.ece:.0%} to "
+        f"{bayes.ece:.0%} and the surprise at the right answer from {plain.nlpd.value:.2f} to {bayes.nlpd.value:.2f} "
+        "nats."
     )
 
 
@@ -229,8 +233,11 @@ def verdicts(demo: Demo) -> list[str]:
     tests = [test for test in demo.sets.values() if test.scores]
     gains = [_gain(test, "plain") for test in tests]
     better = [gain for gain in gains if gain > _LEVEL]
-    by = f", by {min(better):.2f} to {max(better):.2f} nats" if better else ""
-    said = [f"Against the plain model Bayes has the lower NLPD on **{len(better)} of {len(tests)}** sets{by}."]
+    by = f", from {min(better):.2f} to {max(better):.2f} nats" if better else ""
+    said = [
+        f"Against the plain model Bayes lowers the NLPD by more than {_LEVEL} nats on **{len(better)} of "
+        f"{len(tests)}** sets{by}."
+    ]
     if min(gains) < -_LEVEL:
         said.append(f"Where it is worse, it loses up to {-min(gains):.2f} nats.")
     groups: dict[str, list[str]] = {"better": [], "level": [], "worse": []}
@@ -268,33 +275,29 @@ def reliability_sentence(demo: Demo) -> str:
 
 
 def selective_sentence(demo: Demo) -> str:
-    """Whether the order of confidence got better, which no temperature can change much."""
+    """Whether the order of confidence got better: all that answering only when sure depends on."""
     parts = []
     for name in PANELS:
         scores = demo.sets[name].scores
-        parts.append(f"{demo.sets[name].title} {scores['plain'].aurc:.3f} to {scores['Bayes'].aurc:.3f}")
+        parts.append(
+            f"{demo.sets[name].title} {scores['plain'].aurc:.3f} to {scores['Bayes'].aurc:.3f} "
+            f"(answering all: {1 - scores['Bayes'].top1.value:.3f})"
+        )
     return (
-        "Answering only when sure lowers the error; how much depends on the order of the confidences alone. The area "
-        "under "
-        f"that curve (lower is better) goes from plain to Bayes: {_listed(parts)}."
+        "What is won by answering only when sure depends on the order of the confidences alone. The mean error over "
+        f"all coverages (lower is better) goes from plain to Bayes: {_listed(parts)}."
     )
 
 
 def novelty_sentence(demo: Demo) -> str:
     """What the variance alone knows of new styles, new content and new names."""
     known = {test.title: test.novelty for test in demo.sets.values() if test.novelty is not None}
-    noticed = [f"{title} ({value:.2f})" for title, value in known.items() if value >= 0.7]
-    missed = [f"{title} ({value:.2f})" for title, value in known.items() if value < 0.7]
+    told = [f"{title} {value:.2f}" for title, value in sorted(known.items(), key=lambda item: -item[1])]
     seen, unseen = (float(demo.label_spread[which].mean()) for which in ("seen", "unseen"))
-    said = "The spread of an image's embedding tells it from new drawings of seen styles (AUROC; 0.5 is chance) "
-    if not noticed:
-        said += f"on none of these: {_listed(missed)}"
-    else:
-        said += f"on {_listed(noticed)}" + (f", and not on {_listed(missed)}" if missed else "")
     return (
-        f"{said}. The spread of a class name's embedding is {unseen / seen:.2f} times as large for names never trained "
-        "on "
-        f"(AUROC {demo.label_novelty:.2f})."
+        "How well does the spread of an image's embedding alone tell it from new drawings of seen styles? AUROC, where "
+        f"0.5 is chance and 1 perfect: {_listed(told)}. The spread of a class name's embedding is {unseen / seen:.2f} "
+        f"times as large for the names of unseen concepts (AUROC {demo.label_novelty:.2f})."
     )
 
 
@@ -303,10 +306,8 @@ def corruption_sentence(demo: Demo) -> str:
     mean, std = demo.corruption.mean, demo.corruption.std
     return (
         f"Crossing out the caption and greying out the picture takes the expected cosine from {float(mean[0, 0]):.2f} "
-        "to "
-        f"{float(mean[-1, -1]):.2f}. Its standard deviation {_change(std[0, 0], std[-1, 0])} when only "
-        "the "
-        f"caption goes, {_change(std[0, 0], std[0, -1])} when only the picture goes, and "
+        f"to {float(mean[-1, -1]):.2f}. Its standard deviation {_change(std[0, 0], std[-1, 0])} when only "
+        f"the caption goes, {_change(std[0, 0], std[0, -1])} when only the picture goes, and "
         f"{_change(std[0, 0], std[-1, -1])} when both go."
     )
 
@@ -358,12 +359,15 @@ def _card(example: Example) -> Card:
         for answer, share, mean, low, high in example.answers
     ]
     subtitle = f"It shows: {example.truth}" if example.truth else "None of the names is right"
-    share = example.epistemic / example.entropy if example.entropy > 0 else 0.0
     note = (
         f"Without a posterior: {name}, {probability:.0%}. Its embedding is more uncertain than {example.rank:.0%} of "
-        "the "
-        f"validation images'; {share:.0%} of the {example.entropy:.2f} nats of uncertainty about the name could be "
-        "resolved by "
-        "more data."
+        "the validation images'. "
     )
+    if example.entropy < _CERTAIN:
+        note += "About the name there is no doubt left."
+    else:
+        note += (
+            f"Of {example.entropy:.2f} nats of doubt about the name, more data could resolve "
+            f"{example.epistemic / example.entropy:.0%}."
+        )
     return Card(Image.open(BytesIO(example.image)).convert("RGB"), example.title, subtitle, answers, note)

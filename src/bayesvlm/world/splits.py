@@ -1,4 +1,4 @@
-"""The splits of the world, each as images in memory: all of them together are sixteen megabytes."""
+"""The splits of the world, each as images in memory: all of them together are fourteen megabytes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from bayesvlm.core.errors import check_choice
+from bayesvlm.core.errors import BayesVLMError, check_choice, check_count
 from bayesvlm.data.shards import LabelledShards
 from bayesvlm.embedded import WORLD
 
@@ -65,6 +65,7 @@ class Split:
 
     def pairs(self, batch_size: int = 64) -> Iterator[tuple[list[bytes], list[str]]]:
         """Batches of images and captions, as `BayesVLM.fit` takes them."""
+        check_count("batch_size", batch_size)
         for start in range(0, len(self), batch_size):
             batch = slice(start, start + batch_size)
             yield list(self.images[batch]), list(self.captions[batch])
@@ -73,6 +74,8 @@ class Split:
         """The sub-task of one Unicode group: its images, and its classes to choose from."""
         check_choice("group", group, GROUPS)
         inside = [index for index, name in enumerate(self.classes) if _groups().get(name) == group]
+        if not inside:
+            raise BayesVLMError(f"The split {self.name!r} has no classes of the group {group!r}; take another split.")
         place = {index: position for position, index in enumerate(inside)}
         chosen = [row for row, label in enumerate(self.labels) if label in place]
         return Split(
