@@ -390,3 +390,15 @@ def test_a_bootstrap_needs_resamples() -> None:
 def test_a_metric_that_mixes_the_resamples_is_refused() -> None:
     with pytest.raises(BayesVLMError, match=r"The metric gave shape \[\] for 10 resamples; it must reduce outcomes"):
         bootstrap_interval(lambda outcomes: outcomes.nll.mean(), GOOD, LABELS, resamples=10)
+
+
+def test_arrays_and_lists_are_as_good_as_tensors() -> None:
+    probs, labels = [[0.5, 0.5], [0.2, 0.8], [0.9, 0.1]], [0, 1, 1]
+    expected = nlpd(torch.tensor(probs), torch.tensor(labels))
+    assert nlpd(torch.tensor(probs).numpy(), torch.tensor(labels).numpy()) == expected
+    assert nlpd(torch.tensor(probs), labels) == expected
+
+
+def test_true_is_no_number_of_bins() -> None:
+    with pytest.raises(BayesVLMError, match="bins=True"):
+        ece(torch.tensor([[0.5, 0.5]]), torch.tensor([0]), bins=True)

@@ -132,3 +132,8 @@ def test_errors_name_the_methods() -> None:
 def test_a_level_lies_between_zero_and_one(level: float) -> None:
     with pytest.raises(BayesVLMError, match=f"level={level}; it must lie between 0 and 1"):
         not_worse_than_best({"a": GOOD}, level=level)
+
+
+def test_losses_that_are_no_numbers_win_nothing() -> None:
+    with pytest.raises(BayesVLMError, match="The losses of 'a' hold NaN"):
+        not_worse_than_best({"a": torch.tensor([math.nan, 1.0]), "b": torch.ones(2)})

@@ -147,3 +147,8 @@ def test_bounds_ascend(bounds: tuple[float, float]) -> None:
 def test_a_temperature_is_positive(temperature: float) -> None:
     with pytest.raises(BayesVLMError, match=f"temperature={temperature}; it must be a finite number above zero"):
         apply_temperature(LOGITS, temperature)
+
+
+def test_a_temperature_does_not_mend_nan() -> None:
+    with pytest.raises(BayesVLMError, match="The logits hold NaN or Inf"):
+        apply_temperature(torch.tensor([[math.nan, 1.0]]), 2.0)

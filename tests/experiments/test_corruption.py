@@ -155,3 +155,8 @@ def test_no_more_pairs_than_there_are(vlm: BayesVLM) -> None:
     columns = {column: getattr(split, column)[:3] for column in ("keys", "images", "labels", "captions")}
     short = replace(split, **columns)
     assert corrupt(vlm, short).pairs == 3
+
+
+def test_a_picture_smaller_than_the_chequerboard() -> None:
+    gone = greyed(Image.new("RGB", (5, 5), "white"), 1.0, torch.Generator().manual_seed(0))
+    assert set(gone.get_flattened_data() if hasattr(gone, "get_flattened_data") else gone.getdata()) == {GREY}

@@ -53,7 +53,7 @@ class Outcomes:
         Of equally probable classes the first is the prediction. A probability of zero counts as the smallest normal
         number of its dtype: one such input costs 87 nats in float32, 708 in float64 and 9.7 in float16, not infinity.
         """
-        probs = probs.detach()
+        probs = torch.as_tensor(probs).detach()
         labels = check_labelled("probs", probs, labels)
         _check_probabilities(probs)
         confidence, predicted = probs.max(dim=1)
@@ -132,6 +132,7 @@ class Outcomes:
 
 def check_labelled(name: str, values: Tensor, labels: Tensor) -> Tensor:  # [N, C], [N] -> [N]
     """The labels as int64 on the device of `values`, if both are what their shapes say and the values finite."""
+    labels = torch.as_tensor(labels)
     if values.ndim != 2 or not values.is_floating_point():
         raise BayesVLMError(
             f"{name} has shape {list(values.shape)} and {values.dtype}; it must be floating-point numbers [N, C], "
@@ -176,7 +177,7 @@ def _check_probabilities(probs: Tensor) -> None:  # [N, C]
 
 
 def _check_bins(bins: int) -> None:
-    if not isinstance(bins, Integral) or bins < 1:
+    if isinstance(bins, bool) or not isinstance(bins, Integral) or bins < 1:
         raise BayesVLMError(f"bins={bins!r}; it must be a whole number of at least 1, and is 20 in the paper.")
 
 

@@ -43,6 +43,9 @@ def not_worse_than_best(losses: Mapping[str, Tensor], level: float = 0.05) -> fr
         raise BayesVLMError("There are no losses to compare; give at least one method.")
     if not 0 < level < 1:
         raise BayesVLMError(f"level={level}; it must lie between 0 and 1, such as 0.05.")
+    for name, values in losses.items():
+        if not bool(torch.isfinite(values).all()):
+            raise BayesVLMError(f"The losses of {name!r} hold NaN or Inf; mend or drop those inputs.")
     best = min(losses, key=lambda name: float(losses[name].double().mean()))
     others = losses.keys() - {best}
     return frozenset({best} | {name for name in others if _test({name: losses[name], best: losses[best]}).p >= level})

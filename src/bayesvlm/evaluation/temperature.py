@@ -63,4 +63,6 @@ def fit_temperature(
 
 def apply_temperature(logits: Tensor, temperature: float) -> Tensor:  # [N, C] -> [N, C]
     """softmax(logits / T), computed in float64 and returned in the dtype of the logits."""
+    if not bool(torch.isfinite(logits).all()):
+        raise BayesVLMError("The logits hold NaN or Inf; a temperature cannot mend them: drop those inputs.")
     return torch.softmax(logits.double() / check_positive("temperature", temperature), dim=-1).to(logits.dtype)

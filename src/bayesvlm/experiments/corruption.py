@@ -66,7 +66,7 @@ def greyed(image: Image.Image, share: float, generator: torch.Generator, squares
     width, height = image.width / squares, image.height / squares
     for place in order[: round(share * len(order))]:
         left, top = place % squares * width, place // squares * height
-        draw.rectangle((left, top, left + width - 1, top + height - 1), fill=GREY)
+        draw.rectangle((left, top, max(left, left + width - 1), max(top, top + height - 1)), fill=GREY)
     return painted
 
 

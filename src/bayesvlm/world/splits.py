@@ -1,4 +1,4 @@
-"""The splits of the world, each as images in memory: all of them together are fourteen megabytes."""
+"""The splits of the world, each as images in memory: all of them together are twelve megabytes."""
 
 from __future__ import annotations
 
