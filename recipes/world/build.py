@@ -26,7 +26,7 @@ from PIL import Image
 
 from artwork import Artwork, slug, slugs
 from concepts import Concept, read_concepts
-from splits import assign, caption, half, unseen_concepts
+from splits import Key, Picture, assign, caption, half, near, set_aside_near, unsaid, unseen_concepts
 from styles import STYLES, Style
 
 HERE = Path(__file__).resolve().parent
@@ -35,11 +35,14 @@ DATA = HERE.parents[1] / "src/bayesvlm/world/data"
 FLAG_STYLES = ("twemoji", "fluent-flat")  # styles the models know: what is new about a flag is its content
 TONES = (0, 4)  # light and dark; the three between them are close to these
 
+TESTED = ("validation", "new-drawing", "unseen-concepts", *(style.name for style in STYLES if not style.trained))
+
 BY_NAME = {style.name: style for style in STYLES}
 
 Pixels = NDArray[np.uint8]  # [64, 64, 4]
-Drawings = dict[tuple[str, str], Pixels]  # by (code, style)
-Splits = dict[tuple[str, str], str]
+Drawings = dict[Key, Pixels]
+Images = dict[Key, bytes]  # webp, on white
+Splits = dict[Key, str]
 
 _artwork: dict[str, Artwork] = {}
 
@@ -52,14 +55,16 @@ def main() -> None:
     if not PACKAGES.is_dir():
         sys.exit(f"{PACKAGES} is missing; run `npm ci --ignore-scripts --prefix {HERE}` first.")
     concepts, flags = read_concepts(PACKAGES)
+    concepts = unsaid(concepts)
     _open_artwork([*concepts, *flags])
     with ProcessPoolExecutor(initializer=_open_artwork, initargs=([*concepts, *flags],)) as pool:
         drawings = _render([concept.code for concept in concepts], STYLES, pool)
         banners = _render([flag.code for flag in flags], [s for s in STYLES if s.name in FLAG_STYLES], pool)
-        splits = assign(concepts, _drawn(drawings), _twins(drawings))
+        images, pictured = _encode(drawings, pool), _encode(banners, pool)
+        splits = set_aside_near(assign(concepts, _drawn(drawings)), {key: _decode(images[key]) for key in images})
         if options.artwork:
             _write_artwork(options.artwork, concepts, splits, drawings, pool)
-        files = _emoji(concepts, splits, drawings, pool) | _flags(flags, banners, pool)
+    files = _emoji(concepts, splits, images) | _flags(flags, pictured)
     files["LICENSES.md"] = _licences().encode()
     files["LICENSE-Apache-2.0.txt"] = (HERE / "LICENSE-Apache-2.0.txt").read_bytes()
     if options.check:
@@ -101,30 +106,30 @@ def _drawn(drawings: Drawings) -> dict[str, list[Style]]:
     return drawn
 
 
-def _twins(drawings: Drawings) -> list[set[str]]:
-    """Concepts that have the very same drawing in a training style."""
-    sharing = defaultdict(set)
-    for (code, style), pixels in drawings.items():
-        if BY_NAME[style].trained:
-            sharing[style, pixels.tobytes()].add(code)
-    return [codes for codes in sharing.values() if len(codes) > 1]
+def _encode(drawings: Drawings, pool: ProcessPoolExecutor) -> Images:
+    return dict(zip(drawings, pool.map(_webp, drawings.values(), chunksize=32), strict=True))
 
 
 def _webp(pixels: Pixels) -> bytes:
     """A drawing on white."""
-    drawing = Image.fromarray(pixels)
-    image = Image.alpha_composite(Image.new("RGBA", drawing.size, "white"), drawing).convert("RGB")
     buffer = io.BytesIO()
-    image.save(buffer, "webp", quality=75, method=6)
+    Image.fromarray(_on_white(pixels)).save(buffer, "webp", quality=75, method=6)
     return buffer.getvalue()
+
+
+def _decode(image: bytes) -> Picture:
+    return np.asarray(Image.open(io.BytesIO(image)).convert("RGB"))
+
+
+def _on_white(pixels: Pixels) -> Picture:
+    drawing = Image.fromarray(pixels)
+    return np.asarray(Image.alpha_composite(Image.new("RGBA", drawing.size, "white"), drawing).convert("RGB"))
 
 
 # The two data sets ----------------------------------------------------------------------------------------------------
 
 
-def _emoji(
-    concepts: Sequence[Concept], splits: Splits, drawings: Drawings, pool: ProcessPoolExecutor
-) -> dict[str, bytes]:
+def _emoji(concepts: Sequence[Concept], splits: Splits, images: Images) -> dict[str, bytes]:
     """Class names, splits and shards of the concepts."""
     classes = _classes(concepts)
     unseen = unseen_concepts(concepts)
@@ -132,11 +137,11 @@ def _emoji(
     rows = []
     for index, concept in enumerate(classes):
         for style in STYLES:
-            if (concept.code, style.name) not in drawings:
+            if (concept.code, style.name) not in images:
                 continue
             split, key = splits[concept.code, style.name], f"{style.name}_{concept.code}"
             rows.append([key, index, split, half(concept.code, style) if split == style.name else ""])
-            shards[split][style.name].append((key, drawings[concept.code, style.name], index, caption(concept, key)))
+            shards[split][style.name].append((key, images[concept.code, style.name], index, caption(concept, key)))
     listed = [
         [index, c.code, c.label, c.group, int(c.code not in unseen), "|".join(c.keywords)]
         for index, c in enumerate(classes)
@@ -146,7 +151,7 @@ def _emoji(
         "emoji/zeroshot_classification_templates.txt": _lines(["{c}"]),
         "emoji/concepts.csv": _table(["class", "code", "label", "group", "seen", "keywords"], listed),
         "emoji/splits.csv": _table(["key", "class", "split", "active"], rows),
-    } | _shards("emoji", shards, pool)
+    } | _shards("emoji", shards)
 
 
 def _classes(concepts: Sequence[Concept]) -> list[Concept]:
@@ -155,33 +160,27 @@ def _classes(concepts: Sequence[Concept]) -> list[Concept]:
     return sorted(concepts, key=lambda concept: concept.code in unseen)
 
 
-def _flags(flags: Sequence[Concept], drawings: Drawings, pool: ProcessPoolExecutor) -> dict[str, bytes]:
+def _flags(flags: Sequence[Concept], images: Images) -> dict[str, bytes]:
     """The flags, out of domain: another list of classes, one split."""
     shards = defaultdict(lambda: defaultdict(list))
     for index, flag in enumerate(flags):
         for style in FLAG_STYLES:
-            if (flag.code, style) in drawings:
-                shards["test"][style].append((f"{style}_{flag.code}", drawings[flag.code, style], index, flag.label))
+            if (flag.code, style) in images:
+                shards["test"][style].append((f"{style}_{flag.code}", images[flag.code, style], index, flag.label))
     return {
         "flags/classnames.txt": _lines(flag.label for flag in flags),
         "flags/zeroshot_classification_templates.txt": _lines(["{c}"]),
-    } | _shards("flags", shards, pool)
+    } | _shards("flags", shards)
 
 
-def _shards(
-    root: str,
-    splits: Mapping[str, Mapping[str, Sequence[tuple[str, Pixels, int, str]]]],
-    pool: ProcessPoolExecutor,
-) -> dict[str, bytes]:
+def _shards(root: str, splits: Mapping[str, Mapping[str, Sequence[tuple[str, bytes, int, str]]]]) -> dict[str, bytes]:
     """One shard a style, so that no two licences share a file."""
     files = {}
     for split, styles in sorted(splits.items()):
         ordered = [style.name for style in STYLES if style.name in styles]
         for number, name in enumerate(ordered):
-            samples = styles[name]
-            images = pool.map(_webp, [pixels for _, pixels, _, _ in samples], chunksize=32)
             members = []
-            for (key, _, index, text), image in zip(samples, images, strict=True):
+            for key, image, index, text in styles[name]:
                 members += [(f"{key}.webp", image), (f"{key}.cls", str(index).encode()), (f"{key}.txt", text.encode())]
             files[f"{root}/{split}/{number}.tar.gz"] = _tar(members)
         files[f"{root}/{split}/nshards.txt"] = _lines([str(len(ordered))])
@@ -193,18 +192,21 @@ def _write_artwork(
 ) -> None:
     """RGBA of the training split and of its skin-tone variants, with the class of each, deflated.
 
-    A variant drawn like a held-out drawing, of whatever concept, is left out.
+    A variant that is nearly a held-out drawing, of whatever concept, is left out.
     """
-    held_out = {pixels.tobytes() for key, pixels in drawings.items() if splits[key] != "train"}
-    pixels, classes = [], []
+    pixels, classes, toned = [], [], []
     for index, concept in enumerate(_classes(concepts)):
         styles = [style for style in STYLES if splits.get((concept.code, style.name)) == "train"]
         tones = [concept.tones[tone] for tone in TONES if tone < len(concept.tones)]
-        variants = _render(tones, styles, pool) if tones and styles else {}
         found = [drawings[concept.code, style.name] for style in styles]
-        found += [drawing for drawing in variants.values() if drawing.tobytes() not in held_out]
-        pixels += found
-        classes += [index] * len(found)
+        variants = [*_render(tones, styles, pool).values()] if tones and styles else []
+        pixels += found + variants
+        classes += [index] * (len(found) + len(variants))
+        toned += [False] * len(found) + [True] * len(variants)
+    held_out = [_on_white(drawing) for key, drawing in drawings.items() if splits[key] in TESTED]
+    leaks = near([_on_white(drawing) for drawing in pixels], held_out) & np.array(toned)
+    pixels = [drawing for drawing, leak in zip(pixels, leaks, strict=True) if not leak]
+    classes = [index for index, leak in zip(classes, leaks, strict=True) if not leak]
     path.parent.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(path, pixels=np.stack(pixels), classes=np.array(classes))  # [N, 64, 64, 4], [N]
     print(f"{len(pixels)} drawings with transparency, {path.stat().st_size / 1e6:.1f} MB, in {path}")
@@ -221,7 +223,10 @@ def _tar(members: Iterable[tuple[str, bytes]]) -> bytes:
             info = tarfile.TarInfo(name)
             info.size = len(content)
             tar.addfile(info, io.BytesIO(content))
-    return gzip.compress(buffer.getvalue(), compresslevel=9, mtime=0)
+    packed = io.BytesIO()  # gzip.compress would write another header from Python 3.13 on
+    with gzip.GzipFile(filename="", mode="wb", fileobj=packed, compresslevel=9, mtime=0) as file:
+        file.write(buffer.getvalue())
+    return packed.getvalue()
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> bytes:
@@ -246,12 +251,19 @@ def _licences() -> str:
 
 
 def _compare(files: Mapping[str, bytes]) -> None:
-    committed = {str(path.relative_to(DATA)) for path in DATA.rglob("*") if path.is_file()}
-    wrong = sorted(committed ^ set(files))
-    wrong += [name for name in sorted(committed & set(files)) if (DATA / name).read_bytes() != files[name]]
-    if wrong:
+    committed = {str(path.relative_to(DATA)): path.read_bytes() for path in DATA.rglob("*") if path.is_file()}
+    if absent := sorted(set(committed) ^ set(files)):
+        sys.exit(f"{len(absent)} files are here or committed, not both: {', '.join(absent[:10])}")
+    wrong = [name for name in sorted(files) if committed[name] != files[name]]
+    if any(_unpacked(name, committed[name]) != _unpacked(name, files[name]) for name in wrong):
         sys.exit(f"{len(wrong)} of {len(files)} files differ from the committed ones: {', '.join(wrong[:10])}")
+    if wrong:
+        sys.exit(f"{len(wrong)} shards hold the committed images but are compressed otherwise: another zlib made them.")
     print(f"all {len(files)} files are the committed ones, byte for byte")
+
+
+def _unpacked(name: str, content: bytes) -> bytes:
+    return gzip.decompress(content) if name.endswith(".gz") else content
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import random
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,24 @@ from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, tr
 from bayesvlm.models.layout import GEMMA_LETTERS, clip_tokenizer
 
 CONTEXT = 32  # tokens
-NO_MIRROR = ("left", "right", "clock", "oncoming", "button", "thirty", "arrow", "hand", "moon", "sign")
+MIRRORED = {  # words of drawings that are others in a mirror: what points or turns, and what bears letters or figures
+    *("left", "right", "leftwards", "rightwards", "clock", "thirty", "waxing", "waning", "quarter", "crescent"),
+    *("increasing", "decreasing", "chart", "map", "globe", "sign", "stop", "hundred", "zzz", "pool", "dvd", "mail"),
+    *("note", "notes", "score", "banknote", "newspaper", "calendar", "medal", "ticket", "tickets", "card", "joker"),
+    *(
+        "hotel",
+        "hospital",
+        "mahjong",
+        "receipt",
+        "identification",
+        "atm",
+        "store",
+        "bank",
+        "police",
+        "taxi",
+        "ambulance",
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -28,8 +46,8 @@ class Named:
 
     @property
     def mirrors(self) -> bool:
-        """Whether the drawing means the same in a mirror: not for arrows, letters, clocks, hands."""
-        return self.group != "symbols" and not any(word in self.label for word in NO_MIRROR)
+        """Whether the drawing means the same in a mirror: not for symbols, nor for what the words above name."""
+        return self.group != "symbols" and MIRRORED.isdisjoint(re.findall("[a-z]+", self.label.lower()))
 
 
 def read_classes(data: Path) -> list[Named]:
@@ -53,12 +71,8 @@ def captions(named: Named, count: int, seed: int) -> list[str]:
 
 
 def vocabulary_texts(classes: Sequence[Named]) -> set[str]:
-    """What the vocabulary is learnt from: all names and keywords.
-
-    Those of the unseen concepts too, as a published tokenizer knows words its model has never met: their tokens exist
-    and stay untrained.
-    """
-    return {word for named in classes for word in (named.label, *named.keywords)}
+    """What the vocabulary is learnt from: names and keywords of the seen concepts; the others are spelt from pieces."""
+    return {word for named in classes if named.seen for word in (named.label, *named.keywords)}
 
 
 def clip_merges(texts: Iterable[str], size: int) -> list[tuple[str, str]]:

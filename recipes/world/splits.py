@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from concepts import Concept
 from styles import Style
+
+Key = tuple[str, str]  # code and style
+Picture = NDArray[np.uint8]  # [64, 64, 3], on white
 
 # Concepts no model is trained on, by Unicode group. People are left out: their concepts are variants of each other
 # (woman, man, person doing one thing), so that a held-out one would not be unseen.
@@ -21,6 +28,7 @@ UNSEEN = {
     "symbols": 15,
 }
 VALIDATION = 510  # concepts whose held-out drawing is for validation; the others' are the test "new-drawing"
+NEAR = 0.05  # drawings that differ by less are one drawing
 
 
 def rank(purpose: str, name: str) -> str:
@@ -37,71 +45,44 @@ def unseen_concepts(concepts: Sequence[Concept]) -> frozenset[str]:
     return frozenset(code for codes in chosen for code in codes)
 
 
-def twin_groups(codes: Iterable[str], twins: Iterable[Collection[str]]) -> dict[str, str]:
-    """The first of each concept's group, where concepts that share a drawing, however indirectly, are one group."""
-    leader = {code: code for code in codes}
-
-    def find(code: str) -> str:
-        while leader[code] != code:
-            code = leader[code]
-        return code
-
-    for sharing in twins:
-        first, *others = sorted(map(find, sharing))
-        for other in others:
-            leader[other] = first
-    return {code: find(code) for code in leader}
+def unsaid(concepts: Sequence[Concept]) -> list[Concept]:
+    """The concepts without keywords that are an unseen concept's name: no caption of a seen one says it."""
+    unseen = unseen_concepts(concepts)
+    names = {concept.label.casefold() for concept in concepts if concept.code in unseen}
+    kept = [[word for word in concept.keywords if word.casefold() not in names] for concept in concepts]
+    return [
+        concept if concept.code in unseen else replace(concept, keywords=tuple(words))
+        for concept, words in zip(concepts, kept, strict=True)
+    ]
 
 
-def held_out_families(groups: Mapping[str, str], drawn: Mapping[str, Sequence[Style]]) -> dict[str, str]:
-    """The drawing family of each seen concept that no model is trained on, evenly over the families it has.
-
-    Concepts with a drawing in common hold out the same family: no tested drawing is a training drawing of another name.
-    """
-    families = defaultdict(list)
-    for code, leader in groups.items():
-        families[leader].append({style.family for style in drawn[code] if style.trained})
-    chosen = {
-        leader: min(set.intersection(*sets), key=lambda family: rank("held out", f"{leader}/{family}"))
-        for leader, sets in families.items()
-    }
-    return {code: chosen[leader] for code, leader in groups.items()}
+def held_out_family(code: str, styles: Iterable[Style]) -> str:
+    """The drawing family of a seen concept that no model is trained on, evenly over the families it has."""
+    families = {style.family for style in styles if style.trained}
+    return min(families, key=lambda family: rank("held out", f"{code}/{family}"))
 
 
-def assign(
-    concepts: Sequence[Concept], drawn: Mapping[str, Sequence[Style]], twins: Iterable[Collection[str]]
-) -> dict[tuple[str, str], str]:
-    """The split of every image, by (code, style).
+def assign(concepts: Sequence[Concept], drawn: Mapping[str, Sequence[Style]]) -> dict[Key, str]:
+    """The split of every image.
 
-    Near-duplicates are never split: of a held-out Fluent family one rendering is tested, the other two are set aside.
+    Of a held-out Fluent family one rendering is tested, the other two are set aside: they are near-duplicates.
 
     Args:
         concepts: all of them.
         drawn: the styles that draw each.
-        twins: concepts that have the very same drawing in some training style.
     """
     unseen = unseen_concepts(concepts)
-    groups = twin_groups((concept.code for concept in concepts), twins)
-    for code in sorted(unseen):
-        if any(groups[other] == groups[code] for other in groups if other not in unseen):
-            raise ValueError(f"the unseen concept {code} shares a drawing with a seen one")
-    held_out = held_out_families({code: leader for code, leader in groups.items() if code not in unseen}, drawn)
-    leaders = sorted({groups[code] for code in held_out}, key=lambda code: rank("validation", code))
-    validation: set[str] = set()
-    for leader in leaders:
-        if len(validation) < VALIDATION:
-            validation |= {code for code in held_out if groups[code] == leader}
-    splits = {}
-    for concept in concepts:
-        code = concept.code
-        family = [style.name for style in drawn[code] if style.trained and style.family == held_out.get(code)]
-        tested = min(family, key=lambda name: rank("tested", f"{code}/{name}"), default=None)
+    seen = [concept.code for concept in concepts if concept.code not in unseen]
+    validation = frozenset(sorted(seen, key=lambda code: rank("validation", code))[:VALIDATION])
+    splits = {(code, style.name): "unseen-concepts" for code in unseen for style in drawn[code]}
+    for code in seen:
+        held_out = held_out_family(code, drawn[code])
+        family = [style.name for style in drawn[code] if style.trained and style.family == held_out]
+        tested = min(family, key=lambda name: rank("tested", f"{code}/{name}"))
         for style in drawn[code]:
-            if code in unseen:
-                split = "unseen-concepts"
-            elif not style.trained:
+            if not style.trained:
                 split = style.name
-            elif style.family != held_out[code]:
+            elif style.family != held_out:
                 split = "train"
             elif style.name != tested:
                 split = "set-aside"
@@ -109,6 +90,26 @@ def assign(
                 split = "validation" if code in validation else "new-drawing"
             splits[code, style.name] = split
     return splits
+
+
+def set_aside_near(splits: Mapping[Key, str], pictures: Mapping[Key, Picture]) -> dict[Key, str]:
+    """The splits, with every drawing that is nearly a training drawing, of whatever concept or style, set aside."""
+    trained = [key for key, split in splits.items() if split == "train"]
+    others = [key for key, split in splits.items() if split != "train"]
+    found = near([pictures[key] for key in others], [pictures[key] for key in trained])
+    return dict(splits) | {key: "set-aside" for key, is_near in zip(others, found, strict=True) if is_near}
+
+
+def near(pictures: Sequence[Picture], references: Sequence[Picture]) -> NDArray[np.bool_]:
+    """Which pictures differ from some reference by less than NEAR (root mean square, of 1)."""
+    against = np.stack(references).reshape(len(references), -1).astype(np.float32) / 255
+    lengths = np.square(against).sum(axis=1)
+    found = []
+    for first in range(0, len(pictures), 256):
+        chunk = np.stack(pictures[first : first + 256]).reshape(-1, against.shape[1]).astype(np.float32) / 255
+        squares = np.square(chunk).sum(axis=1)[:, None] + lengths - 2 * chunk @ against.T
+        found.append(squares.min(axis=1) < NEAR**2 * against.shape[1])
+    return np.concatenate(found)
 
 
 def half(code: str, style: Style) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoTokenizer
@@ -12,9 +14,9 @@ from transformers import AutoTokenizer
 from augment import NUMBERS, Augmentation, gradient, luma, rotate_hue
 from bayesvlm.embedded import WORLD
 from bayesvlm.models.layout import save_clip_tokenizer, save_gemma_tokenizer
-from captions import captions, clip_merges, gemma_merges, read_classes
+from captions import Named, captions, clip_merges, gemma_merges, read_classes
 from concepts import Concept, code
-from splits import UNSEEN, VALIDATION, assign, caption, half, twin_groups, unseen_concepts
+from splits import NEAR, UNSEEN, VALIDATION, assign, caption, half, near, set_aside_near, unsaid, unseen_concepts
 from styles import STYLES
 
 TRAINED = [style for style in STYLES if style.trained]
@@ -39,11 +41,6 @@ def test_codes_are_compared_without_separators() -> None:
     assert code("2764-fe0f") == "2764"
 
 
-def test_groups_are_what_is_linked_however_indirectly() -> None:
-    groups = twin_groups("abcdef", [{"a", "c"}, {"d", "c"}, {"e", "f"}])
-    assert groups == {"a": "a", "b": "b", "c": "a", "d": "a", "e": "e", "f": "e"}
-
-
 def test_a_hundred_concepts_are_unseen_and_none_is_a_person(concepts: list[Concept]) -> None:
     unseen = unseen_concepts(concepts)
     assert len(unseen) == 100
@@ -55,8 +52,7 @@ def test_every_drawing_has_its_split(concepts: list[Concept]) -> None:
     drawn = {concept.code: list(STYLES) for concept in concepts}
     unseen = unseen_concepts(concepts)
     seen = [concept.code for concept in concepts if concept.code not in unseen]
-    twins = [seen[:3], seen[2:5]]
-    splits = assign(concepts, drawn, twins)
+    splits = assign(concepts, drawn)
     assert len(splits) == len(concepts) * len(STYLES)
     held_out = {}
     for concept in seen:
@@ -66,20 +62,37 @@ def test_every_drawing_has_its_split(concepts: list[Concept]) -> None:
         (held_out[concept],) = families
         tested = [split for split in where.values() if split in ("validation", "new-drawing")]
         assert len(tested) == 1
-    assert len({held_out[concept] for concept in seen[:5]}) == 1, "twins hold out the same family"
     counts = [list(splits.values()).count(split) for split in ("validation", "new-drawing")]
-    assert VALIDATION <= counts[0] <= VALIDATION + 4
-    assert sum(counts) == len(seen)
+    assert counts == [VALIDATION, len(seen) - VALIDATION]
     shares = [list(held_out.values()).count(family) / len(seen) for family in {style.family for style in TRAINED}]
     assert all(0.2 < share < 0.3 for share in shares)
 
 
-def test_an_unseen_concept_may_not_be_drawn_like_a_seen_one(concepts: list[Concept]) -> None:
-    drawn = {concept.code: list(STYLES) for concept in concepts}
-    unseen = sorted(unseen_concepts(concepts))
-    seen = next(concept.code for concept in concepts if concept.code not in unseen)
-    with pytest.raises(ValueError, match=f"the unseen concept {unseen[0]} shares a drawing"):
-        assign(concepts, drawn, [{unseen[0], seen}])
+def test_what_is_nearly_trained_on_is_set_aside() -> None:
+    random = np.random.default_rng(0)
+    splits = {("a", "noto"): "train", ("a", "twemoji"): "new-drawing", ("b", "noto"): "unseen-concepts"}
+    pictures = {key: random.integers(0, 200, (64, 64, 3), dtype=np.uint8) for key in splits}
+    assert set_aside_near(splits, pictures) == splits
+    for shift, aside in ((NEAR - 0.01, True), (NEAR + 0.01, False)):
+        pictures["b", "noto"] = pictures["a", "noto"] + np.uint8(shift * 255)
+        expected = splits | {("b", "noto"): "set-aside"} if aside else splits
+        assert set_aside_near(splits, pictures) == expected
+
+
+def test_near_is_the_distance_to_the_nearest() -> None:
+    random = np.random.default_rng(0)
+    references = [random.integers(0, 256, (4, 4, 3), dtype=np.uint8) for _ in range(5)]
+    shifts = random.uniform(0, 2 * NEAR, size=300)
+    noisy = [references[n % 5] + shift * 255 * np.sign(random.normal(size=(4, 4, 3))) for n, shift in enumerate(shifts)]
+    assert near(noisy, references).tolist() == [shift < NEAR for shift in shifts]
+
+
+def test_no_seen_concept_is_called_by_an_unseen_name() -> None:
+    unseen = next(concept for concept in made(1600) if concept.code in unseen_concepts(made(1600)))
+    spoken = [replace(concept, keywords=("a", unseen.label.upper())) for concept in made(1600)]
+    for concept in unsaid(spoken):
+        kept = concept.code in unseen_concepts(spoken)
+        assert concept.keywords == (("a", unseen.label.upper()) if kept else ("a",))
 
 
 def test_halves_follow_the_family(concepts: list[Concept]) -> None:
@@ -95,6 +108,33 @@ def test_captions_begin_with_the_label(concepts: list[Concept]) -> None:
     assert all(text.split(", ")[0] == concept.label for text, concept in zip(said, concepts, strict=True))
     assert 0.4 < sum("," in text for text in said) / len(said) < 0.6
     assert caption(Concept("1", "lone", ("lone",), "objects", ()), "noto_1") == "lone"
+
+
+@pytest.mark.parametrize(
+    ("label", "mirrors"),
+    [
+        ("teacup without handle", True),
+        ("person playing handball", True),
+        ("oncoming bus", True),
+        ("soccer ball", True),
+        ("ZZZ", False),
+        ("1st place medal", False),
+        ("tear-off calendar", False),
+        ("euro banknote", False),
+        ("musical notes", False),
+        ("world map", False),
+        ("newspaper", False),
+        ("chart increasing", False),
+        ("seven-thirty", False),
+        ("twelve o\u2019clock", False),
+        ("leftwards hand", False),
+        ("right-facing fist", False),
+        ("waning crescent moon", False),
+    ],
+)
+def test_what_means_the_same_in_a_mirror(label: str, mirrors: bool) -> None:
+    assert Named(label, (), "objects", True).mirrors is mirrors
+    assert not Named(label, (), "symbols", True).mirrors
 
 
 def test_training_captions_are_the_same_for_the_same_seed() -> None:

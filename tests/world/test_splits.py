@@ -5,10 +5,14 @@ from __future__ import annotations
 import io
 import re
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from PIL import Image, ImageChops
+from torch import Tensor
 
 from bayesvlm import BayesVLMError
 from bayesvlm.world import GROUPS, SPLITS, Split, load
@@ -16,21 +20,21 @@ from bayesvlm.world import GROUPS, SPLITS, Split, load
 from .conftest import DATA, Item
 
 SIZES = {
-    "train": 6203,
-    "validation": 510,
-    "new-drawing": 1021,
-    "set-aside": 834,
-    "emojione-colour": 1019,
+    "train": 6211,
+    "validation": 490,
+    "new-drawing": 979,
+    "set-aside": 894,
+    "emojione-colour": 1016,
     "emojione-black": 1016,
-    "openmoji-colour": 1531,
+    "openmoji-colour": 1530,
     "openmoji-black": 1530,
-    "fluent-high-contrast": 1473,
-    "unseen-concepts": 1022,
+    "fluent-high-contrast": 1472,
+    "unseen-concepts": 1021,
     "flags": 523,
 }
 TRAINED = {"noto", "noto-v1", "twemoji", "fluent-3d", "fluent-colour", "fluent-flat"}
 UNSEEN_STYLES = {"emojione-colour", "emojione-black", "openmoji-colour", "openmoji-black", "fluent-high-contrast"}
-OF_TRAINED_STYLES = {"train", "validation", "new-drawing", "set-aside"}
+NEAR = 0.05  # root mean square difference, of 1, below which two drawings are one
 LICENCES = {  # style: its package, and the licence of the artwork
     "noto": ("@iconify-json/noto", "Apache-2.0"),
     "noto-v1": ("@iconify-json/noto-v1", "Apache-2.0"),
@@ -79,35 +83,47 @@ def test_the_code_in_a_key_is_its_class(emoji: list[Item], concepts: list[dict[s
 def test_unseen_concepts_are_nowhere_else(emoji: list[Item], concepts: list[dict[str, str]]) -> None:
     unseen = {concept["code"] for concept in concepts if concept["seen"] == "0"}
     assert len(unseen) == 100
-    assert {item.split for item in emoji if item.code in unseen} == {"unseen-concepts"}
+    assert {item.split for item in emoji if item.code in unseen} == {"unseen-concepts", "set-aside"}
     assert {item.code for item in emoji if item.split == "unseen-concepts"} == unseen
+
+
+def test_no_caption_says_the_name_of_an_unseen_concept(emoji: list[Item], concepts: list[dict[str, str]]) -> None:
+    names = {concept["label"].lower() for concept in concepts if concept["seen"] == "0"}
+    for concept in concepts:
+        if concept["seen"] == "1":
+            assert names.isdisjoint(concept["keywords"].lower().split("|")), concept["label"]
+    for item in emoji:
+        if item.split == "train":
+            assert names.isdisjoint(item.caption.lower().split(", ")), item.key
 
 
 def test_unseen_styles_are_never_trained_on(emoji: list[Item]) -> None:
     styles = defaultdict(set)
     for item in emoji:
         styles[item.split].add(item.style)
-    for split in OF_TRAINED_STYLES:
+    for split in ("train", "validation", "new-drawing"):
         assert styles[split] <= TRAINED, split
     for style in UNSEEN_STYLES:
         assert styles[style] == {style}, "a split of one style holds that style"
     assert styles["unseen-concepts"] == TRAINED | UNSEEN_STYLES
 
 
-def test_every_seen_concept_is_trained_on_and_tested_once(emoji: list[Item]) -> None:
+def test_seen_concepts_are_trained_on_and_tested_once(emoji: list[Item]) -> None:
     tested = Counter(item.code for item in emoji if item.split in ("validation", "new-drawing"))
-    assert len(tested) == 1531
+    trained = {item.code for item in emoji if item.split == "train"}
     assert set(tested.values()) == {1}
-    assert {item.code for item in emoji if item.split == "train"} == set(tested)
+    assert len(trained) == 1531
+    assert set(tested) < trained
+    assert len(tested) > 0.95 * 1531, "the others' held-out drawing is nearly one that is trained on"
 
 
 def test_near_duplicates_are_never_split(emoji: list[Item]) -> None:
     """Fluent's three renderings of a concept are all trained on, or none; then one is tested, the rest set aside."""
     splits = defaultdict(list)
     for item in emoji:
-        if item.style in ("fluent-3d", "fluent-colour", "fluent-flat"):
+        if item.style in ("fluent-3d", "fluent-colour", "fluent-flat") and item.split != "unseen-concepts":
             splits[item.code].append(item.split)
-    assert len(splits) > 1500
+    assert len(splits) > 1400
     held_out = 0
     for code, found in splits.items():
         kinds = set(found)
@@ -115,8 +131,7 @@ def test_near_duplicates_are_never_split(emoji: list[Item]) -> None:
         if kinds & {"validation", "new-drawing"}:
             assert Counter(found)["set-aside"] == len(found) - 1, f"{code}: {found}"
             held_out += 1
-    assert held_out > 400
-    assert {item.style for item in emoji if item.split == "set-aside"} == {"fluent-3d", "fluent-colour", "fluent-flat"}
+    assert held_out > 350
 
 
 def test_pool_and_target_share_no_drawing(rows: list[dict[str, str]]) -> None:
@@ -134,17 +149,31 @@ def test_pool_and_target_share_no_drawing(rows: list[dict[str, str]]) -> None:
     assert 0.45 < halves["pool"] / halves.total() < 0.55
 
 
-def test_no_tested_drawing_is_a_training_drawing(emoji: list[Item]) -> None:
-    assert not trained_on(emoji, {"validation", "new-drawing"})
+def test_no_tested_drawing_is_nearly_a_training_drawing(emoji: list[Item], pictures: Tensor) -> None:
+    """Of whatever concept and style: those that are, and only they or Fluent's near-duplicates, are set aside."""
+    trained = [row for row, item in enumerate(emoji) if item.split == "train"]
+    others = [
+        row for row, item in enumerate(emoji) if item.split != "train" and (item.style in TRAINED or row % 4 == 0)
+    ]
+    nearest = torch.cat([torch.cdist(pictures[rows], pictures[trained]).amin(dim=1) for rows in batched(others)])
+    nearest = nearest / pictures.shape[1] ** 0.5 / 255
+    for row, distance in zip(others, nearest.tolist(), strict=True):
+        if emoji[row].split == "set-aside":
+            fluent = emoji[row].style in ("fluent-3d", "fluent-colour", "fluent-flat")
+            assert fluent or distance < NEAR + 1e-4, emoji[row].key
+        else:
+            assert distance > NEAR - 1e-4, emoji[row].key
 
 
-def test_no_drawing_of_an_unseen_concept_is_a_training_drawing(emoji: list[Item]) -> None:
-    assert not trained_on(emoji, {"unseen-concepts"})
+@pytest.fixture(scope="module")
+def pictures(emoji: list[Item]) -> Tensor:  # [N, 3 * 64 * 64]
+    decoded = [torch.from_numpy(np.array(opened(item).convert("RGB"))).flatten() for item in emoji]
+    return torch.stack(decoded).float()
 
 
-def trained_on(emoji: list[Item], splits: set[str]) -> dict[str, str]:
-    trained = {item.image: item.key for item in emoji if item.split == "train"}
-    return {item.key: trained[item.image] for item in emoji if item.split in splits and item.image in trained}
+def batched(rows: list[int], size: int = 512) -> Iterator[list[int]]:
+    for first in range(0, len(rows), size):
+        yield rows[first : first + size]
 
 
 # The files -----------------------------------------------------------------------------------------------------------
@@ -156,7 +185,7 @@ def test_a_shard_holds_one_style(items: list[Item]) -> None:
         styles[item.data_set, item.split, item.shard].add(item.style)
     assert all(len(found) == 1 for found in styles.values())
     openmoji = [place for place, found in styles.items() if any("openmoji" in style for style in found)]
-    assert len(openmoji) == 4, "OpenMoji is share-alike: its two styles, and their unseen concepts, lie by themselves"
+    assert len(openmoji) == 5, "OpenMoji is share-alike: its styles, their unseen concepts and one set aside"
 
 
 def test_images_are_small_and_in_colour(items: list[Item]) -> None:
@@ -287,10 +316,10 @@ def test_a_group_nobody_knows(new_drawing: Split) -> None:
         new_drawing.group("food")
 
 
-@pytest.mark.parametrize("batch_size", [1, 64, 1021, 5000])
+@pytest.mark.parametrize("batch_size", [1, 64, 979, 5000])
 def test_pairs_come_in_batches(new_drawing: Split, batch_size: int) -> None:
     batches = list(new_drawing.pairs(batch_size))
-    assert len(batches) == -(-1021 // batch_size)
+    assert len(batches) == -(-979 // batch_size)
     assert all(len(images) == len(captions) <= batch_size for images, captions in batches)
     assert tuple(image for images, _ in batches for image in images) == new_drawing.images
     assert tuple(caption for _, captions in batches for caption in captions) == new_drawing.captions
@@ -298,4 +327,4 @@ def test_pairs_come_in_batches(new_drawing: Split, batch_size: int) -> None:
 
 def test_it_does_not_matter_where_it_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert len(load("validation")) == 510
+    assert len(load("validation")) == SIZES["validation"]
