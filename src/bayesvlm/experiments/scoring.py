@@ -27,14 +27,24 @@ METHODS = ("plain", "temperature", "Bayes")
 
 @dataclass(frozen=True)
 class Scores:
-    """One method on one set: shares, nats; what its confidence is worth."""
+    """One method on one set, input by input and in all: shares, nats; what its confidence is worth."""
 
-    top1: Estimate
-    nlpd: Estimate
+    correct: Tensor  # [N], bool
+    nll: Tensor  # [N], float64
     ece: float
     aurc: float
     reliability: Reliability
     risk_coverage: RiskCoverage
+
+    @property
+    def top1(self) -> Estimate:
+        """Share of right answers."""
+        return Estimate.of(self.correct.double())
+
+    @property
+    def nlpd(self) -> Estimate:
+        """Mean surprise at the right answer."""
+        return Estimate.of(self.nll)
 
     def numbers(self) -> dict[str, float]:
         """The figures alone, for json."""
@@ -53,8 +63,8 @@ def score(probs: Tensor, labels: Tensor) -> Scores:  # [N, C], [N]
     outcomes = Outcomes.of(probs, labels)
     uncertainty = 1 - outcomes.confidence.double()
     return Scores(
-        Estimate.of(outcomes.correct.double()),
-        Estimate.of(outcomes.nll),
+        outcomes.correct,
+        outcomes.nll,
         float(outcomes.ece()),
         aurc(uncertainty, outcomes.correct),
         outcomes.reliability(bins=10),

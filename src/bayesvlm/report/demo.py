@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from io import BytesIO
 from pathlib import Path
 
@@ -11,8 +12,9 @@ from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
 
+from bayesvlm.evaluation import not_worse_than_best, paired_t_test
 from bayesvlm.experiments.demo import Demo, Example, TestSet
-from bayesvlm.experiments.scoring import METHODS
+from bayesvlm.experiments.scoring import METHODS, Scores
 from bayesvlm.report.blocks import Answer, Card, Commands, Gallery, Page, Plot, Section, Table, Text
 from bayesvlm.report.page import write_page
 from bayesvlm.report.plots import (
@@ -37,7 +39,7 @@ FOOTER = (
     "Apache License 2.0), Twemoji (Twitter and contributors, CC BY 4.0), Fluent Emoji (Microsoft, MIT), EmojiOne 2.2.7 "
     "(Ranks.com, CC BY 4.0), OpenMoji (openmoji.org, CC BY-SA 4.0), rendered at 64 pixels."
 )
-_LEVEL = 0.02  # differences of NLPD below this are called level
+_LEVEL = 0.05  # of significance: above it two methods are called level
 _CERTAIN = 0.005  # nats of doubt below this are called none
 
 
@@ -231,23 +233,19 @@ def lead(demo: Demo) -> str:
 def verdicts(demo: Demo) -> list[str]:
     """Bayes against the plain model and against temperature scaling, by NLPD, and what it costs in top-1."""
     tests = [test for test in demo.sets.values() if test.scores]
-    gains = [_gain(test, "plain") for test in tests]
-    better = [gain for gain in gains if gain > _LEVEL]
-    by = f", from {min(better):.2f} to {max(better):.2f} nats" if better else ""
-    said = [
-        f"Against the plain model Bayes lowers the NLPD by more than {_LEVEL} nats on **{len(better)} of "
-        f"{len(tests)}** sets{by}."
-    ]
-    if min(gains) < -_LEVEL:
-        said.append(f"Where it is worse, it loses up to {-min(gains):.2f} nats.")
-    groups: dict[str, list[str]] = {"better": [], "level": [], "worse": []}
-    for test in tests:
-        gain = _gain(test, "temperature")
-        groups["level" if abs(gain) <= _LEVEL else "better" if gain > 0 else "worse"].append(
-            f"{test.title} ({gain:+.2f})"
-        )
+    better, _, worse = _against(tests, "plain").values()
+    said = [f"Against the plain model Bayes lowers the NLPD on **{len(better)} of {len(tests)}** sets{_span(better)}."]
+    if worse:
+        said.append(f"It raises it on {_listed([*worse])}{_span({name: -gain for name, gain in worse.items()})}.")
+    groups = {
+        how: [f"{title} ({gain:+.2f})" for title, gain in gains.items()]
+        for how, gains in _against(tests, "temperature").items()
+    }
     against = [f"{how} on {_listed(which)}" for how, which in groups.items() if which]
-    said.append(f"Against temperature scaling it is {'; '.join(against)} (nats gained).")
+    said.append(
+        f"Against temperature scaling it is {'; '.join(against)} (nats gained; level: a paired t-test over the images "
+        f"finds no difference, p = {_LEVEL})."
+    )
     lost = {test.title: 100 * (test.scores["plain"].top1.value - test.scores["Bayes"].top1.value) for test in tests}
     worst = max(lost, key=lambda title: lost[title])
     if lost[worst] > 0.05:
@@ -316,9 +314,18 @@ def _change(old: Tensor, new: Tensor) -> str:
     return f"{'rises' if new > old else 'falls'} by {abs(float(new / old) - 1):.0%}"
 
 
-def _gain(test: TestSet, method: str) -> float:
-    """Nats that Bayes saves against a method."""
-    return test.scores[method].nlpd.value - test.scores["Bayes"].nlpd.value
+def _against(tests: Sequence[TestSet], method: str) -> dict[str, dict[str, float]]:
+    """Nats that Bayes saves against a method on each set, by whether the images say better, level or worse."""
+    groups: dict[str, dict[str, float]] = {"better": {}, "level": {}, "worse": {}}
+    for test in tests:
+        found = paired_t_test(test.scores[method].nll, test.scores["Bayes"].nll)
+        how = "level" if found.p >= _LEVEL else "better" if found.difference > 0 else "worse"
+        groups[how][test.title] = found.difference
+    return groups
+
+
+def _span(gains: Mapping[str, float]) -> str:
+    return f", by {min(gains.values()):.2f} to {max(gains.values()):.2f} nats" if gains else ""
 
 
 def _listed(names: list[str]) -> str:
@@ -336,18 +343,31 @@ def _table(demo: Demo) -> Table:
             continue
         cells = [test.title]
         for metric in METRICS:
-            values = [_value(test.scores, method, metric.key) for method in METHODS]
-            shown = [f"{100 * value:.1f}" if metric.percent else f"{value:.2f}" for value in values]
-            winner = shown[values.index((max if metric.better == "higher" else min)(values))]
-            best |= {(len(rows), len(cells) + place) for place, text in enumerate(shown) if text == winner}
-            cells += shown
+            values = {method: _value(test.scores, method, metric.key) for method in METHODS}
+            shown = {m: f"{100 * value:.1f}" if metric.percent else f"{value:.2f}" for m, value in values.items()}
+            winners = _winners(test.scores, metric.key, shown)
+            best |= {(len(rows), len(cells) + place) for place, method in enumerate(METHODS) if method in winners}
+            cells += shown.values()
         rows.append(cells)
     columns = ["set", *[method for _ in METRICS for method in METHODS]]
     groups = [("", 1), *[(metric.title, len(METHODS)) for metric in METRICS]]
-    return Table(columns, rows, best, "The same in numbers; bold: the best of the three, ties included.", groups)
+    caption = (
+        f"The same in numbers; bold: not worse than the best (paired t-test over the images, p = {_LEVEL}; "
+        "ECE, which is no mean over images: the smallest)."
+    )
+    return Table(columns, rows, best, caption, groups)
 
 
-def _value(scores: Mapping[str, object], method: str, metric: str) -> float:
+def _winners(scores: Mapping[str, Scores], metric: str, shown: Mapping[str, str]) -> AbstractSet[str]:
+    """The methods to set in bold."""
+    if metric == "ece":
+        smallest = min(shown, key=lambda method: scores[method].ece)
+        return {method for method in shown if shown[method] == shown[smallest]}
+    losses = {method: found.nll if metric == "nlpd" else 1 - found.correct.double() for method, found in scores.items()}
+    return not_worse_than_best(losses, _LEVEL)
+
+
+def _value(scores: Mapping[str, Scores], method: str, metric: str) -> float:
     found = getattr(scores[method], metric)
     return float(getattr(found, "value", found))
 
