@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from bayesvlm.embedded import WORLD, embedded_names
+from bayesvlm.experiments.demo import estimate
 from bayesvlm.vlm import BayesVLM
-from bayesvlm.world import load
 
 
 def main() -> None:
@@ -14,10 +14,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", default=embedded_names(), help="which models; all of them by default")
     for name in parser.parse_args().names:
         vlm = BayesVLM.from_pretrained(name, device="cpu").without_posterior()
-        train, validation = load("train"), load("validation")
-        vlm.fit(train.pairs(), provenance={"source": "the embedded world, split train"}, total=len(train))
-        grid = vlm.tune(list(validation.images), validation.labels, list(validation.classes))
-        vlm.provenance |= {"tuned_on": "the embedded world, split validation", "validation_nlpd": grid.best.nlpd}
+        estimate(vlm)
         print(vlm.save_pretrained(WORLD / "posteriors" / name, model=name), vlm)
 
 

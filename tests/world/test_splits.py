@@ -268,6 +268,7 @@ def test_load_gives_what_lies_in_the_shards(items: list[Item], unseen: Split, ne
         (unseen, 1531, 1631),
         (load("flags"), 0, 270),
         (load("openmoji-black"), 0, 1531),
+        (load("set-aside"), 0, 1631),
     ):
         place = ("flags", "test") if split.name == "flags" else ("emoji", split.name)
         expected = [item for item in items if (item.data_set, item.split) == place]
@@ -309,6 +310,26 @@ def test_a_group_is_a_task_of_its_own(
         assert part.captions == tuple(split.captions[row] for row in expected)
         assert [part.classes[label] for label in part.labels] == [split.classes[split.labels[row]] for row in expected]
         assert len(part) > 30
+
+
+def test_halves_for_active_learning(rows: list[dict[str, str]]) -> None:
+    split = load("openmoji-black")
+    side = {row["key"]: row["active"] for row in rows}
+    captions = dict(zip(split.keys, split.captions, strict=True))
+    parts = {which: split.half(which) for which in ("pool", "target")}
+    for which, part in parts.items():
+        assert part.name == f"openmoji-black/{which}"
+        assert part.classes == split.classes
+        assert part.keys == tuple(key for key in split.keys if side[key] == which)
+        assert all(captions[key] == caption for key, caption in zip(part.keys, part.captions, strict=True))
+    assert sum(map(len, parts.values())) == len(split)
+
+
+def test_no_half_of_what_is_trained_on(new_drawing: Split) -> None:
+    with pytest.raises(BayesVLMError, match="The split 'new-drawing' has no pool; take the split of a style never"):
+        new_drawing.half("pool")
+    with pytest.raises(BayesVLMError, match="which='train' is not known; use 'pool' or 'target'"):
+        new_drawing.half("train")  # type: ignore[arg-type]
 
 
 def test_a_group_nobody_knows(new_drawing: Split) -> None:

@@ -119,16 +119,10 @@ def run_demo(vlm: BayesVLM, name: str, say: Callable[[str], None] = lambda text:
     """
     clock = _Clock()
     vlm = vlm.without_posterior()
-    train, validation = load("train"), load("validation")
-    say(f"fit       {len(train):,} image-caption pairs, one pass, both towers")
-    provenance = {"source": "the embedded world's training split", "split": "train"}
-    vlm.fit(train.pairs(), provenance=provenance, total=len(train))
-    clock.lap("fit")
-    say(f"tune      tau by NLPD on {len(validation)} validation images, lam by the evidence at each tau")
-    images, classes = vlm.image_features(list(validation.images)), vlm.text_features(list(validation.classes))
-    grid = vlm.tune(images, validation.labels, classes)
-    methods = Methods.tuned(vlm, images, validation.labels, classes)
-    clock.lap("tune")
+    estimated = estimate(vlm, say)
+    grid, images, classes = estimated.grid, estimated.images, estimated.classes
+    clock.lap("estimate")
+    methods = Methods.tuned(vlm, images, estimated.labels, classes)
     say(f"          tau = {grid.best.tau:.3g}; temperature scaling, on the same images: T = {methods.temperature:.3g}")
     splits = {test: load(test) for test in {**TESTS, **SPREAD_ONLY}}
     say(f"predict   {sum(map(len, splits.values())):,} test images, plain, with temperature, Bayesian")
@@ -145,7 +139,7 @@ def run_demo(vlm: BayesVLM, name: str, say: Callable[[str], None] = lambda text:
     clock.lap("explain")
     demo = Demo(
         name,
-        len(train),
+        estimated.pairs,
         grid,
         methods.temperature,
         vlm.lam,
@@ -157,6 +151,29 @@ def run_demo(vlm: BayesVLM, name: str, say: Callable[[str], None] = lambda text:
         clock.seconds,
     )
     return demo, vlm
+
+
+@dataclass(frozen=True)
+class Estimated:
+    """What estimating a posterior on the world leaves behind: the search for tau, and the features it was made on."""
+
+    pairs: int
+    grid: TauGrid
+    images: Features  # of the validation split
+    labels: Sequence[int]
+    classes: Features
+
+
+def estimate(vlm: BayesVLM, say: Callable[[str], None] = lambda text: None) -> Estimated:
+    """Give a model its posterior: fit on the training split, tune on the validation split."""
+    train, validation = load("train"), load("validation")
+    say(f"fit       {len(train):,} image-caption pairs, one pass, both towers")
+    vlm.fit(train.pairs(), provenance={"source": "the embedded world, split train"}, total=len(train))
+    say(f"tune      tau by NLPD on {len(validation)} validation images, lam by the evidence at each tau")
+    images, classes = vlm.image_features(list(validation.images)), vlm.text_features(list(validation.classes))
+    grid = vlm.tune(images, validation.labels, classes)
+    vlm.provenance |= {"tuned_on": "the embedded world, split validation", "validation_nlpd": grid.best.nlpd}
+    return Estimated(len(train), grid, images, validation.labels, classes)
 
 
 def spread(embeddings: GaussianEmbeddings) -> Tensor:  # [N]

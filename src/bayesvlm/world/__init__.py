@@ -2,7 +2,7 @@
 
 >>> split = load("new-drawing")
 >>> len(split), len(split.classes), split.styles[0]
-(1021, 1531, 'noto')
+(979, 1531, 'noto')
 """
 
 from bayesvlm.world.splits import GROUPS, SPLITS, Split, load

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
+from typing import Literal
 
 from bayesvlm.core.errors import BayesVLMError, check_choice, check_count
 from bayesvlm.data.shards import LabelledShards
@@ -17,7 +18,7 @@ SPLITS = {
     "train": "six drawing styles of 1,531 concepts, less one held-out family of drawings for each",
     "validation": "a held-out family's drawing, for a third of the concepts",
     "new-drawing": "a held-out family's drawing, for the other two thirds: seen styles, seen concepts, a new drawing",
-    "set-aside": "near-duplicates of held-out drawings, for no measurement",
+    "set-aside": "nearly what is trained on or tested elsewhere, so for no measurement",
     "emojione-colour": "a style never trained on",
     "emojione-black": "the same drawings in black and white",
     "openmoji-colour": "a style never trained on: flat colours, black outlines",
@@ -70,6 +71,15 @@ class Split:
             batch = slice(start, start + batch_size)
             yield list(self.images[batch]), list(self.captions[batch])
 
+    def half(self, which: Literal["pool", "target"]) -> Split:
+        """For active learning: the images of an unseen style to choose labels for, or those to get better at."""
+        check_choice("which", which, ("pool", "target"))
+        sides = _halves()
+        chosen = [row for row, key in enumerate(self.keys) if sides.get(key) == which]
+        if not chosen:
+            raise BayesVLMError(f"The split {self.name!r} has no {which}; take the split of a style never trained on.")
+        return self._rows(f"{self.name}/{which}", chosen)
+
     def group(self, group: str) -> Split:
         """The sub-task of one Unicode group: its images, and its classes to choose from."""
         check_choice("group", group, GROUPS)
@@ -77,29 +87,28 @@ class Split:
         if not inside:
             raise BayesVLMError(f"The split {self.name!r} has no classes of the group {group!r}; take another split.")
         place = {index: position for position, index in enumerate(inside)}
-        chosen = [row for row, label in enumerate(self.labels) if label in place]
-        return Split(
-            f"{self.name}/{group}",
-            tuple(self.keys[row] for row in chosen),
-            tuple(self.images[row] for row in chosen),
-            tuple(place[self.labels[row]] for row in chosen),
-            tuple(self.captions[row] for row in chosen),
-            tuple(self.classes[index] for index in inside),
-        )
+        part = self._rows(f"{self.name}/{group}", [row for row, label in enumerate(self.labels) if label in place])
+        labels, classes = (place[label] for label in part.labels), (self.classes[index] for index in inside)
+        return replace(part, labels=tuple(labels), classes=tuple(classes))
+
+    def _rows(self, name: str, rows: Sequence[int]) -> Split:
+        columns = (self.keys, self.images, self.labels, self.captions)
+        keys, images, labels, captions = (tuple(column[row] for row in rows) for column in columns)
+        return Split(name, keys, images, labels, captions, self.classes)
 
 
 def load(split: str) -> Split:
     """One of `SPLITS`.
 
-    Its classes are the 1,531 concepts that were trained on; for unseen-concepts the hundred that were not, and for
-    flags the flags' names.
+    Its classes are the 1,531 concepts that were trained on; for unseen-concepts the hundred that were not, for
+    set-aside both, and for flags the flags' names.
     """
     check_choice("split", split, tuple(SPLITS))
     folder, part = (DATA / "flags", "test") if split == "flags" else (DATA / "emoji", split)
     shards = LabelledShards.open(folder, part)
     samples = list(shards)
     seen = sum(_seen())
-    first, last = {"flags": (0, None), "unseen-concepts": (seen, None)}.get(split, (0, seen))
+    first, last = {"flags": (0, None), "set-aside": (0, None), "unseen-concepts": (seen, None)}.get(split, (0, seen))
     return Split(
         split,
         tuple(sample.key for sample in samples),
@@ -114,6 +123,12 @@ def load(split: str) -> Split:
 def _concepts() -> list[dict[str, str]]:
     with (DATA / "emoji/concepts.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
+
+
+@cache
+def _halves() -> dict[str, str]:
+    with (DATA / "emoji/splits.csv").open(encoding="utf-8", newline="") as file:
+        return {row["key"]: row["active"] for row in csv.DictReader(file)}
 
 
 def _seen() -> list[bool]:
