@@ -181,7 +181,7 @@ def test_corrupt_images_are_skipped_counted_and_named(
     result = run("fit", model, pairs, "--out", tmp_path / "out", "--json")
     assert result.json["pairs"] == 23
     assert list(result.json["skipped"]) == [str(pairs / "03.png")]
-    assert "skipped 1 image(s)" in result.err
+    assert "skipped 1 that cannot be read" in result.err
     assert "03.png" in result.err
     assert json.loads((tmp_path / "out/config.json").read_text())["provenance"]["skipped_images"] == 1
     assert "03.png" in refuse("fit", model, pairs, "--out", tmp_path / "strict", "--strict").err

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from bayesvlm import BayesVLMError
-from bayesvlm.data import LabelledImages, PairFolder, find_images
+from bayesvlm.data import ImageFolder, PairFolder, find_images
 
 
 def pictures(folder: Path, names: list[str]) -> None:
@@ -138,13 +138,13 @@ def test_hidden_files_are_not_images(folder: Path) -> None:
 
 def test_labelled_images_lie_in_class_folders(tmp_path: Path) -> None:
     pictures(tmp_path, ["zebra/1.png", "polar_bear/1.png", "polar_bear/2.png"])
-    images = LabelledImages.open(tmp_path)
+    images = ImageFolder.open(tmp_path)
     assert images.classes == ("polar bear", "zebra")
     assert images.labels == (0, 0, 1)
     (tmp_path / "unicorn").mkdir()
     with pytest.raises(BayesVLMError, match="'unicorn' holds no images"):
-        LabelledImages.open(tmp_path)
+        ImageFolder.open(tmp_path)
     with pytest.raises(BayesVLMError, match="no subfolder with images"):
-        LabelledImages.open(tmp_path / "unicorn")
+        ImageFolder.open(tmp_path / "unicorn")
     with pytest.raises(BayesVLMError, match="is not a folder"):
-        LabelledImages.open(tmp_path / "gone")
+        ImageFolder.open(tmp_path / "gone")

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from bayesvlm import BayesVLMError
-from bayesvlm.data.shards import LabelledShards, Sample
+from bayesvlm.data import LabelledShards, Sample
 
 Members = Iterable[tuple[str, bytes]]
 
@@ -64,7 +64,7 @@ class Folder:
         return self
 
     def read(self, split: str = "test") -> list[Sample]:
-        return list(LabelledShards.open(self.path, split))
+        return list(LabelledShards.open(self.path, split, strict=True))
 
     def refused(self, sentence: str, split: str = "test") -> None:
         with pytest.raises(BayesVLMError, match=sentence):
@@ -243,7 +243,7 @@ def test_a_shard_that_is_no_archive(folder: Folder) -> None:
 def test_what_lies_before_the_damage_is_still_read(folder: Folder) -> None:
     folder.split("test", sample("a", 0), sample("b", 1))
     (folder.path / "test/1.tar").write_bytes(b"x" * 1000)
-    samples = iter(LabelledShards.open(folder.path, "test"))
+    samples = iter(LabelledShards.open(folder.path, "test", strict=True))
     assert next(samples).key == "a"
     with pytest.raises(BayesVLMError, match=r"1\.tar cannot be read"):
         next(samples)

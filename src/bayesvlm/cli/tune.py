@@ -32,26 +32,23 @@ def tune(
     from bayesvlm.cli.prompts import prompts
     from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.core.features import Features
-    from bayesvlm.data import LabelledImages, SkippedImages
+    from bayesvlm.data import ImageFolder, decoded
     from bayesvlm.progress import progress_bar
     from bayesvlm.vlm import BayesVLM
 
-    images = LabelledImages.open(validation)
+    images = ImageFolder.open(validation, strict=strict)
     vlm = BayesVLM.from_pretrained(posterior, model=model, device=device)
-    skipped = SkippedImages(strict)
     features, labels = [], []
-    with progress_bar("encoding", total=len(images.paths), unit="images") as advance:
-        for start in range(0, len(images.paths), 256):
-            decoded = skipped.decode(images.paths[start : start + 256])
-            read = [(image, label) for image, label in zip(decoded, images.labels[start:], strict=False) if image]
-            if read:
-                features.append(vlm.image_features([image for image, _ in read], progress=False))
-                labels += [label for _, label in read]
-            advance(len(decoded))
-    if skipped.reasons:
-        remark(str(skipped))
+    with progress_bar("encoding", total=images.size, unit="images") as advance:
+        for batch in decoded(images):
+            if batch.images:
+                features.append(vlm.image_features(batch.images, progress=False))
+                labels += batch.labels
+            advance(batch.read)
+    if images.skipped.reasons:
+        remark(str(images.skipped))
     if not labels:
-        raise BayesVLMError(f"None of the {len(images.paths)} image(s) in {validation} could be read.")
+        raise BayesVLMError(f"None of the {images.size} image(s) in {validation} could be read.")
     before = vlm.tau
     grid = vlm.tune(Features.concatenate(features), labels, prompts(images.classes, template))
     vlm.save_pretrained(posterior, model=model)
@@ -67,7 +64,7 @@ def tune(
         "nlpd": best.nlpd,
         "lam": vlm.lam,
         "grid": points,
-        "skipped": skipped.reasons,
+        "skipped": images.skipped.reasons,
     }
     rows = [[f"{p.tau:.4g}", f"{p.nlpd:.4f}", f"{p.lam['image']:.5g}", f"{p.lam['text']:.5g}"] for p in grid]
     text: list[str | Table] = [

@@ -10,7 +10,7 @@ from pathlib import Path
 from PIL import Image
 
 from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.models.images import to_rgb
+from bayesvlm.models.images import ImageLike, to_rgb
 
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 
@@ -30,15 +30,23 @@ def find_images(folder: Path) -> list[Path]:
 
 @dataclass
 class SkippedImages:
-    """Images that could not be read: skipped and remembered, or with `strict` an error at the first one."""
+    """Images, or whole shards, that could not be read: skipped and remembered, or with `strict` an error at once."""
 
     strict: bool = False
     reasons: dict[str, str] = field(default_factory=dict)
 
-    def decode(self, paths: Sequence[Path], workers: int = 4) -> list[Image.Image | None]:
-        """The images in RGB; None in the place of one that cannot be read."""
+    def decode(
+        self, images: Sequence[ImageLike], names: Sequence[str] | None = None, workers: int = 4
+    ) -> list[Image.Image | None]:
+        """The images in RGB; None in the place of one that cannot be read, which is noted under its name (or path)."""
         with ThreadPoolExecutor(workers) as pool:
-            return list(pool.map(self._decode, paths))
+            return list(pool.map(self._decode, images, names or [str(image) for image in images]))
+
+    def note(self, name: str, error: BayesVLMError) -> None:
+        """Remember what was skipped and why; with `strict`, raise it."""
+        if self.strict:
+            raise error
+        self.reasons[name] = str(error)
 
     def __len__(self) -> int:
         return len(self.reasons)
@@ -46,13 +54,15 @@ class SkippedImages:
     def __str__(self) -> str:
         shown = [reason.rstrip(".") for _, reason in sorted(self.reasons.items())[:10]]
         more = len(self.reasons) - len(shown)
-        return f"skipped {len(self)} image(s):\n  " + "\n  ".join(shown) + (f"\n  and {more} more" if more else "")
+        return (
+            f"skipped {len(self)} that cannot be read:\n  "
+            + "\n  ".join(shown)
+            + (f"\n  and {more} more" if more else "")
+        )
 
-    def _decode(self, path: Path) -> Image.Image | None:
+    def _decode(self, image: ImageLike, name: str) -> Image.Image | None:
         try:
-            return to_rgb(path, "image")
+            return to_rgb(image, "image" if isinstance(image, Path) else name)
         except BayesVLMError as error:
-            if self.strict:
-                raise
-            self.reasons[str(path)] = str(error)
+            self.note(name, error)
             return None

@@ -1,35 +1,105 @@
-"""Labelled images in a folder: one subfolder a class, named as the class."""
+"""What every labelled set is, wherever its images lie: names to choose from, prompts, and samples one after another."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
+
+from PIL import Image
 
 from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.data.images import find_images
+from bayesvlm.data.images import SkippedImages
 
 
 @dataclass(frozen=True)
-class LabelledImages:
-    """Image files, the index of each one's class, and the class names."""
+class Sample:
+    """One image as it is stored (the bytes of its file, or where the file is), its label, and maybe a caption."""
 
-    paths: tuple[Path, ...]
-    labels: tuple[int, ...]
-    classes: tuple[str, ...]
+    key: str
+    image: bytes | Path | Image.Image
+    label: int  # index into the classes of its set
+    caption: str | None = None
 
-    @classmethod
-    def open(cls, folder: str | Path) -> LabelledImages:
-        """List a folder of class folders; underscores in their names become spaces."""
-        folder = Path(folder)
-        if not folder.is_dir():
-            raise BayesVLMError(f"{folder} is not a folder; give one with a subfolder of images for each class.")
-        subfolders = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-        images = {subfolder: find_images(subfolder) for subfolder in subfolders}
-        empty = [subfolder.name for subfolder, paths in images.items() if not paths]
-        if not subfolders or len(empty) == len(subfolders):
-            raise BayesVLMError(f"{folder} has no subfolder with images; labelled images lie in one subfolder a class.")
-        if empty:
-            raise BayesVLMError(f"{folder}: the class folder {empty[0]!r} holds no images; fill it or remove it.")
-        paths = [(path, index) for index, subfolder in enumerate(subfolders) for path in images[subfolder]]
-        classes = tuple(subfolder.name.replace("_", " ") for subfolder in subfolders)
-        return cls(tuple(path for path, _ in paths), tuple(index for _, index in paths), classes)
+
+class LabelledSet(Protocol):
+    """A labelled set: `ImageFolder`, `LabelledShards` and the others are ones.
+
+    Attributes:
+        name: what tables call it.
+        classes: the names a label is an index into.
+        templates: prompts with {c} for the class.
+        skipped: what could not be read, filled while iterating.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def classes(self) -> tuple[str, ...]: ...
+
+    @property
+    def templates(self) -> tuple[str, ...]: ...
+
+    @property
+    def skipped(self) -> SkippedImages: ...
+
+    @property
+    def size(self) -> int | None:
+        """How many samples there are, where that is known before reading them."""
+
+    def __iter__(self) -> Iterator[Sample]: ...
+
+    def fingerprint(self) -> str:
+        """A hash of everything that decides the samples: other images, labels or classes give another one."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Samples whose images could be decoded."""
+
+    images: list[Image.Image]
+    labels: list[int]
+    keys: list[str]
+    read: int  # samples taken from the set, with those that could not be decoded
+
+
+def decoded(samples: LabelledSet, batch_size: int = 256, start: int = 0) -> Iterator[Batch]:
+    """The set in batches of decoded images, from sample number `start` on; what cannot be read is skipped and noted."""
+    waiting: list[Sample] = []
+    for number, sample in enumerate(samples):
+        if number < start:
+            continue
+        waiting.append(sample)
+        if len(waiting) == batch_size:
+            yield _decode(waiting, samples.skipped)
+            waiting = []
+    if waiting:
+        yield _decode(waiting, samples.skipped)
+
+
+def _decode(samples: Sequence[Sample], skipped: SkippedImages) -> Batch:
+    images = skipped.decode([sample.image for sample in samples], [sample.key for sample in samples])
+    read = [(image, sample) for image, sample in zip(images, samples, strict=True) if image is not None]
+    return Batch(
+        [image for image, _ in read],
+        [sample.label for _, sample in read],
+        [sample.key for _, sample in read],
+        len(samples),
+    )
+
+
+def check_labels(labels: Sequence[int], classes: Sequence[str], name: str) -> None:
+    """Refuse what cannot be scored: no images at all, or a single class; say which classes have none."""
+    if not labels:
+        raise BayesVLMError(f"{name} has no image that can be read; look at its split and at what was skipped.")
+    if len(classes) < 2:
+        raise BayesVLMError(f"{name} has the one class {classes[0]!r}; telling classes apart takes two.")
+
+
+def absent_classes(labels: Sequence[int], classes: Sequence[str]) -> list[str]:
+    """The classes no image has."""
+    found = Counter(labels)
+    return [name for index, name in enumerate(classes) if not found[index]]

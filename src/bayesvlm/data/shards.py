@@ -9,43 +9,48 @@ SPLIT/0.tar, SPLIT/1.tar ... or .tar.gz     KEY.webp (or .jpg, .png), KEY.cls, a
 from __future__ import annotations
 
 import gzip
+import hashlib
+import json
 import os
 import tarfile
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import BufferedIOBase
 from pathlib import Path
 from typing import Any
 
 from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.data.images import SUFFIXES
+from bayesvlm.data.images import SUFFIXES, SkippedImages
+from bayesvlm.data.labelled import Sample
 
 _BROKEN = (tarfile.TarError, EOFError, OSError, zlib.error)
 
 
 @dataclass(frozen=True)
-class Sample:
-    """One image as it is stored, its label, and its caption where there is one."""
-
-    key: str
-    image: bytes
-    label: int
-    caption: str | None
-
-
-@dataclass(frozen=True)
 class LabelledShards:
-    """One split of a data set: iterate over it for its samples, shard after shard."""
+    """One split of a data set, a labelled set (`data.LabelledSet`): its samples shard after shard.
 
+    A shard that cannot be read to its end gives the samples before the damage; the rest is skipped and noted.
+    """
+
+    name: str
     folder: Path
     shards: tuple[Path, ...]
     classes: tuple[str, ...]
     templates: tuple[str, ...]
+    skipped: SkippedImages = field(default_factory=SkippedImages)
 
     @classmethod
-    def open(cls, folder: str | Path, split: str) -> LabelledShards:
-        """List the shards of a split, and read the class names and templates."""
+    def open(cls, folder: str | Path, split: str, *, name: str | None = None, strict: bool = False) -> LabelledShards:
+        """List the shards of a split, and read the class names and templates.
+
+        Args:
+            folder: the folder with classnames.txt.
+            split: one of its subfolders.
+            name: what to call the set; None takes the folder's name.
+            strict: a shard or image that cannot be read is an error, not skipped.
+        """
         folder = Path(folder)
         classes = _lines(folder / "classnames.txt", "one class name a line")
         templates = _lines(
@@ -54,7 +59,20 @@ class LabelledShards:
         if not (folder / split).is_dir():
             splits = sorted(path.parent.name for path in folder.glob("*/nshards.txt"))
             raise BayesVLMError(f"{folder} has no split {split!r}; it has {', '.join(splits) or 'none'}.")
-        return cls(folder / split, _shards(folder / split), classes, templates)
+        shards = _shards(folder / split)
+        return cls(name or folder.resolve().name, folder / split, shards, classes, templates, SkippedImages(strict))
+
+    @property
+    def size(self) -> None:
+        """Not known before reading: shards do not say how many samples they hold."""
+
+    def fingerprint(self) -> str:
+        """A hash of the shards' contents and the class names."""
+        digest = hashlib.sha256(json.dumps(self.classes).encode())
+        for shard in self.shards:
+            with shard.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+        return digest.hexdigest()
 
     def __iter__(self) -> Iterator[Sample]:
         from webdataset.tariterators import group_by_keys, tar_file_iterator  # takes a second: only where shards are
@@ -69,9 +87,11 @@ class LabelledShards:
                 raise
             except _BROKEN as error:
                 reason = str(error).partition(" @ ")[0] or type(error).__name__
-                raise BayesVLMError(
+                broken = BayesVLMError(
                     f"The shard {shard} cannot be read to its end ({reason}); copy or download it again."
-                ) from error
+                )
+                broken.__cause__ = error
+                self.skipped.note(str(shard), broken)
             except ValueError as error:  # webdataset's word for two members of one name
                 reason = str(error).partition(" dict_keys")[0]
                 raise BayesVLMError(f"The shard {shard} is not made of samples: {reason}; make it again.") from error

@@ -92,9 +92,14 @@ class Split:
         return replace(part, labels=tuple(labels), classes=tuple(classes))
 
     def _rows(self, name: str, rows: Sequence[int]) -> Split:
-        columns = (self.keys, self.images, self.labels, self.captions)
-        keys, images, labels, captions = (tuple(column[row] for row in rows) for column in columns)
-        return Split(name, keys, images, labels, captions, self.classes)
+        return Split(
+            name,
+            tuple(self.keys[row] for row in rows),
+            tuple(self.images[row] for row in rows),
+            tuple(self.labels[row] for row in rows),
+            tuple(self.captions[row] for row in rows),
+            self.classes,
+        )
 
 
 def load(split: str) -> Split:
@@ -105,14 +110,14 @@ def load(split: str) -> Split:
     """
     check_choice("split", split, tuple(SPLITS))
     folder, part = (DATA / "flags", "test") if split == "flags" else (DATA / "emoji", split)
-    shards = LabelledShards.open(folder, part)
+    shards = LabelledShards.open(folder, part, strict=True)
     samples = list(shards)
     seen = sum(_seen())
     first, last = {"flags": (0, None), "set-aside": (0, None), "unseen-concepts": (seen, None)}.get(split, (0, seen))
     return Split(
         split,
         tuple(sample.key for sample in samples),
-        tuple(sample.image for sample in samples),
+        tuple(sample.image for sample in samples if isinstance(sample.image, bytes)),
         tuple(sample.label - first for sample in samples),
         tuple(sample.caption or "" for sample in samples),
         shards.classes[first:last],

@@ -1,0 +1,91 @@
+"""Labelled images in a folder: one subfolder a class, named as the class."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.data.images import SkippedImages, find_images
+from bayesvlm.data.labelled import Sample
+
+TEMPLATES = ("a photo of a {c}.",)
+
+
+def spaced(folder: str) -> str:
+    """A class's name from its folder's: underscores are spaces."""
+    return folder.replace("_", " ")
+
+
+@dataclass(frozen=True)
+class ImageFolder:
+    """A labelled set (`data.LabelledSet`) of image files."""
+
+    name: str
+    paths: tuple[Path, ...]
+    labels: tuple[int, ...]
+    classes: tuple[str, ...]
+    templates: tuple[str, ...] = TEMPLATES
+    skipped: SkippedImages = field(default_factory=SkippedImages)
+
+    @classmethod
+    def open(
+        cls,
+        folder: str | Path,
+        *,
+        name: str | None = None,
+        named: Callable[[str], str] = spaced,
+        templates: tuple[str, ...] = TEMPLATES,
+        strict: bool = False,
+    ) -> ImageFolder:
+        """List a folder of class folders.
+
+        Args:
+            folder: the folder of the class folders.
+            name: what to call the set; None takes the folder's name.
+            named: makes a class's name from its folder's.
+            templates: prompts with {c} for the class.
+            strict: stop at the first image that cannot be read, instead of skipping it.
+        """
+        folder = Path(folder)
+        if not folder.is_dir():
+            raise BayesVLMError(f"{folder} is not a folder; give one with a subfolder of images for each class.")
+        subfolders = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+        images = {subfolder: find_images(subfolder) for subfolder in subfolders}
+        empty = [subfolder.name for subfolder, paths in images.items() if not paths]
+        if not subfolders or len(empty) == len(subfolders):
+            raise BayesVLMError(f"{folder} has no subfolder with images; labelled images lie in one subfolder a class.")
+        if empty:
+            raise BayesVLMError(f"{folder}: the class folder {empty[0]!r} holds no images; fill it or remove it.")
+        paths = [(path, index) for index, subfolder in enumerate(subfolders) for path in images[subfolder]]
+        return cls(
+            name or folder.resolve().name,
+            tuple(path for path, _ in paths),
+            tuple(index for _, index in paths),
+            tuple(named(subfolder.name) for subfolder in subfolders),
+            templates,
+            SkippedImages(strict),
+        )
+
+    @property
+    def size(self) -> int:
+        """The number of image files."""
+        return len(self.paths)
+
+    def __iter__(self) -> Iterator[Sample]:
+        for path, label in zip(self.paths, self.labels, strict=True):
+            yield Sample(str(path), path, label)
+
+    def fingerprint(self) -> str:
+        """A hash of the files' contents, their labels and the class names."""
+        digest = hashlib.sha256(json.dumps(self.classes).encode())
+        for path, label in zip(self.paths, self.labels, strict=True):
+            try:
+                content = hashlib.sha256(path.read_bytes()).hexdigest()
+            except OSError:
+                content = "unreadable"
+            digest.update(json.dumps([path.name, label, content]).encode())
+        return digest.hexdigest()
