@@ -1,4 +1,4 @@
-"""Three methods on the same features: their scores by the formulas, written out."""
+"""Every figure of a method by its formula, written out."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from bayesvlm import BayesVLM, Features
-from bayesvlm.experiments.scoring import METHODS, Methods, score
+from bayesvlm.evaluation import Outcomes
+from bayesvlm.experiments.scoring import Scores
 
 
 def drawn(seed: int, n: int = 60, classes: int = 5) -> tuple[Tensor, Tensor]:
@@ -32,12 +32,19 @@ def by_hand(probs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
         if inside.any():
             ece += inside.sum() / n * abs(correct[inside].mean() - confidence[inside].mean())
     wrong = ~correct[np.argsort(-confidence)]
+    ranked = np.argsort(confidence).reshape(20, -1)  # bins of equal mass
+    doubt = 1 - confidence
+    threshold = max(t for t in doubt if (doubt[~correct] >= t).mean() >= 0.95)
     return {
         "top1": correct.mean(),
         "top1_error": correct.std(ddof=1) / math.sqrt(n),
         "nlpd": nll.mean(),
         "nlpd_error": nll.std(ddof=1) / math.sqrt(n),
         "ece": ece,
+        "adaptive_ece": float(np.mean([abs((correct[rows] - confidence[rows]).mean()) for rows in ranked])),
+        "brier": float(np.mean([((probs[i] - np.eye(probs.shape[1])[labels[i]]) ** 2).sum() for i in range(n)])),
+        "failure_auroc": float(np.mean([(a > b) + (a == b) / 2 for a in doubt[~correct] for b in doubt[correct]])),
+        "failure_fpr95": float((doubt[correct] >= threshold).mean()),
         "aurc": float(np.mean([wrong[:k].mean() for k in range(1, n + 1)])),
     }
 
@@ -45,7 +52,7 @@ def by_hand(probs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
 @pytest.mark.parametrize("seed", range(5))
 def test_scores_by_the_formulas(seed: int) -> None:
     probs, labels = drawn(seed)
-    found = score(probs, labels)
+    found = Scores.of(probs, labels)
     assert found.numbers() == pytest.approx(by_hand(probs.numpy(), labels.numpy()), rel=1e-9)
     assert len(found.reliability.count) == 10
     assert int(found.reliability.count.sum()) == 60
@@ -54,64 +61,18 @@ def test_scores_by_the_formulas(seed: int) -> None:
 
 def test_a_perfect_and_a_hopeless_method() -> None:
     labels = torch.arange(8) % 4
-    right = score(torch.eye(4, dtype=torch.float64)[labels], labels)
+    right = Scores.of(torch.eye(4, dtype=torch.float64)[labels], labels)
     assert (right.top1.value, right.nlpd.value, right.ece, right.aurc) == (1, 0, 0, 0)
-    wrong = score(torch.eye(4, dtype=torch.float64)[(labels + 1) % 4], labels)
+    wrong = Scores.of(torch.eye(4, dtype=torch.float64)[(labels + 1) % 4], labels)
     assert (wrong.top1.value, wrong.ece, wrong.aurc) == (0, 1, 1)
     assert wrong.nlpd.value == pytest.approx(-math.log(np.finfo(np.float64).tiny))
+    assert right.numbers()["failure_auroc"] is None, "where nothing is wrong there is nothing to rank"
 
 
-# Plain, temperature, Bayes -------------------------------------------------------------------------------------------
-
-
-def world(seed: int, noise: float, loss: str = "infonce") -> tuple[BayesVLM, Features, Tensor, Features]:
-    """A fitted model without an encoder, and labelled features that carry so much noise."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def draw(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-    bias = {"logit_bias": -2.0} if loss == "sigmoid" else {}
-    vlm = BayesVLM.from_projections(draw(6, 10), draw(6, 8), 2.0, loss=loss, **bias)
-    vlm.fit([(Features(draw(50, 10)), Features(draw(50, 8)))], progress=False)
-    classes = Features(draw(4, 8))
-    labels = torch.arange(40) % 4
-    solve = torch.linalg.pinv(vlm.image.weight) @ vlm.text.weight  # activations that land on their class
-    images = classes.activations[labels] @ solve.T + noise * draw(40, 10)
-    return vlm, Features(images), labels, classes
-
-
-@pytest.mark.parametrize("loss", ["infonce", "sigmoid"])
-@pytest.mark.parametrize("noise", [0.1, 1.0, 5.0])
-@pytest.mark.parametrize("seed", range(3))
-def test_temperature_is_never_worse_where_it_was_found(seed: int, noise: float, loss: str) -> None:
-    vlm, images, labels, classes = world(seed, noise, loss)
-    methods = Methods.tuned(vlm, images, labels.tolist(), classes)
-    scores = methods.scores(images, labels.tolist(), classes)
-    assert scores["temperature"].nlpd.value <= scores["plain"].nlpd.value + 1e-12
-    assert scores["temperature"].top1 == scores["plain"].top1, "dividing logits changes no order"
-    for factor in (0.9, 1.1):
-        other = Methods(vlm, min(100.0, max(0.01, methods.temperature * factor)))
-        assert (
-            scores["temperature"].nlpd.value <= other.scores(images, labels, classes)["temperature"].nlpd.value + 1e-12
-        )
-
-
-def test_probabilities_of_the_three_methods() -> None:
-    vlm, images, _, classes = world(0, 1.0)
-    methods = Methods(vlm, 2.5)
-    probs = methods.probabilities(images, classes)
-    assert tuple(probs) == METHODS
-    logits = vlm.logits(images, classes)
-    torch.testing.assert_close(probs["plain"], torch.softmax(logits, dim=1))
-    torch.testing.assert_close(probs["temperature"], torch.softmax(logits / 2.5, dim=1))
-    torch.testing.assert_close(probs["Bayes"], vlm.classify(images, classes).probs)
-    assert not torch.allclose(probs["plain"], probs["Bayes"], atol=1e-3)
-
-
-def test_scores_are_of_those_probabilities() -> None:
-    vlm, images, labels, classes = world(1, 1.0)
-    methods = Methods(vlm, 0.7)
-    scores = methods.scores(images, tuple(labels.tolist()), classes)
-    for name, probs in methods.probabilities(images, classes).items():
-        assert scores[name].numbers() == pytest.approx(by_hand(probs.numpy(), labels.numpy()), rel=1e-9), name
+def test_votes_count_for_top1_and_nothing_else() -> None:
+    probs, labels = drawn(0)
+    outcomes = Outcomes.of(probs, labels)
+    found = Scores(outcomes, voted=torch.ones(60, dtype=torch.bool))
+    assert found.top1.value == 1
+    rest = {key: value for key, value in found.numbers().items() if not key.startswith("top1")}
+    assert rest == {key: value for key, value in Scores(outcomes).numbers().items() if not key.startswith("top1")}

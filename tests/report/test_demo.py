@@ -6,7 +6,7 @@ import io
 import re
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -16,11 +16,11 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from bayesvlm.core.tuning import TauGrid, TauPoint
-from bayesvlm.evaluation import Reliability, RiskCoverage
+from bayesvlm.evaluation import Estimate, Reliability, RiskCoverage
 from bayesvlm.experiments.corruption import LEVELS, Corruption
 from bayesvlm.experiments.demo import SPREAD_ONLY, TESTS, Demo, Example
 from bayesvlm.experiments.demo import TestSet as MeasuredSet
-from bayesvlm.experiments.scoring import METHODS, Scores
+from bayesvlm.experiments.methods import SINGLE
 from bayesvlm.report import Commands, Gallery, Page, Plot, Table, Text, render
 from bayesvlm.report import demo as report
 from bayesvlm.report.demo import (
@@ -38,19 +38,39 @@ from bayesvlm.report.demo import (
 OPENMOJI = "OpenMoji black"
 
 
-def scores(top1: float = 0.5, nlpd: float = 2.0, ece: float = 0.1, aurc: float = 0.3, wobble: float = 0.0) -> Scores:
+@dataclass(frozen=True)
+class Given:
+    """`Scores` whose figures are told, not computed."""
+
+    correct: torch.Tensor
+    nll: torch.Tensor
+    ece: float
+    aurc: float
+    reliability: Reliability
+    risk_coverage: RiskCoverage
+
+    @property
+    def top1(self) -> Estimate:
+        return Estimate.of(self.correct)
+
+    @property
+    def nlpd(self) -> Estimate:
+        return Estimate.of(self.nll)
+
+
+def scores(top1: float = 0.5, nlpd: float = 2.0, ece: float = 0.1, aurc: float = 0.3, wobble: float = 0.0) -> Given:
     """Of a thousand images; `wobble` is the standard deviation of their NLL, unlike any other method's."""
     bins = torch.linspace(0.05, 0.95, 10)
     reliability = Reliability(torch.linspace(0, 1, 11), bins, bins / 2, torch.full((10,), 5))
     curve = RiskCoverage(torch.tensor([0.5, 1.0]), torch.tensor([0.0, 1 - top1]))
     correct = torch.arange(1000) < round(1000 * top1)
     signs = 1.0 - 2 * (torch.arange(1000, dtype=torch.float64) % 2)
-    return Scores(correct, nlpd + wobble * signs, ece, aurc, reliability, curve)
+    return Given(correct, nlpd + wobble * signs, ece, aurc, reliability, curve)
 
 
-def measured(name: str, novelty: float | None = 0.9, **of: Scores) -> MeasuredSet:
+def measured(name: str, novelty: float | None = 0.9, **of: Given) -> MeasuredSet:
     title, kind = {**TESTS, **SPREAD_ONLY}[name]
-    found = {} if name == "flags" else {method: of.get(method, scores()) for method in METHODS}
+    found = {} if name == "flags" else {method: of.get(method, scores()) for method in SINGLE}
     novelty = None if name == "new-drawing" else novelty
     return MeasuredSet(title, kind, 1234, 1531, found, torch.linspace(0.1, 0.3, 20), novelty)
 
@@ -241,7 +261,7 @@ def bold(demo: Demo, title: str) -> dict[str, list[str]]:
 def test_every_scored_set_has_a_row() -> None:
     table = table_of(make())
     assert [row[0] for row in table.rows] == [title for title, _ in TESTS.values()]
-    assert table.columns == ["set", *METHODS, *METHODS, *METHODS]
+    assert table.columns == ["set", *SINGLE, *SINGLE, *SINGLE]
 
 
 def test_cells_and_which_are_bold() -> None:
@@ -258,8 +278,8 @@ def test_cells_and_which_are_bold() -> None:
 
 def test_what_cannot_be_told_apart_is_bold_together() -> None:
     level = bold(make(), OPENMOJI)
-    assert level == {metric: list(METHODS) for metric in ("Top-1 (%)", "NLPD (nats)", "ECE (%)")}
-    for bayes, wobble, winners in ((2.05, 1, [*METHODS]), (2.1, 1, ["plain", "temperature"])):
+    assert level == {metric: list(SINGLE) for metric in ("Top-1 (%)", "NLPD (nats)", "ECE (%)")}
+    for bayes, wobble, winners in ((2.05, 1, [*SINGLE]), (2.1, 1, ["plain", "temperature"])):
         of = {"plain": scores(), "temperature": scores(), "Bayes": scores(nlpd=bayes, wobble=wobble)}
         demo = make({"openmoji-black": measured("openmoji-black", **of)})
         assert bold(demo, OPENMOJI)["NLPD (nats)"] == winners

@@ -35,7 +35,7 @@ def demo(
     from bayesvlm.artifacts.saved import check_destination
     from bayesvlm.embedded import embedded_model
     from bayesvlm.experiments.demo import run_demo
-    from bayesvlm.experiments.scoring import METHODS
+    from bayesvlm.experiments.methods import SINGLE
     from bayesvlm.report.demo import next_commands, verdicts, write_demo
     from bayesvlm.report.writing import write_whole
     from bayesvlm.vlm import BayesVLM
@@ -56,7 +56,7 @@ def demo(
     rows = []
     for test in found.sets.values():
         if test.scores:
-            by_method = [test.scores[method] for method in METHODS]
+            by_method = [test.scores[method] for method in SINGLE]
             rows.append(
                 [
                     test.title,

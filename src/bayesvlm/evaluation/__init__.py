@@ -19,6 +19,7 @@ from bayesvlm.evaluation.outcomes import Outcomes, Reliability
 from bayesvlm.evaluation.selective import RiskCoverage, aurc, auroc, fpr95, risk_coverage
 from bayesvlm.evaluation.significance import PairedTest, not_worse_than_best, paired_t_test
 from bayesvlm.evaluation.temperature import Temperature, apply_temperature, fit_temperature
+from bayesvlm.evaluation.voting import Vote, vote
 
 __all__ = [
     "Estimate",
@@ -27,6 +28,7 @@ __all__ = [
     "Reliability",
     "RiskCoverage",
     "Temperature",
+    "Vote",
     "accuracy",
     "adaptive_ece",
     "apply_temperature",
@@ -43,4 +45,5 @@ __all__ = [
     "paired_t_test",
     "reliability",
     "risk_coverage",
+    "vote",
 ]

@@ -1,9 +1,10 @@
-r"""What the metrics need to know of each prediction: five numbers an input instead of C probabilities.
+r"""What the metrics need to know of each prediction: six numbers an input instead of C probabilities.
 
 With p the probabilities of an input and y its label,
 
     confidence = max_c p_c          correct = [argmax_c p_c = y]
     nll = -log p_y                  squared_error = sum_c (p_c - [c = y])^2
+    entropy = -sum_c p_c log p_c
 
 Every metric is a function of these, over the last dimension: a bootstrap draws them again as [resamples, N] and never
 touches the probabilities.
@@ -11,6 +12,7 @@ touches the probabilities.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from numbers import Integral
 
@@ -35,7 +37,7 @@ class Reliability:
 
 @dataclass(frozen=True, eq=False)
 class Outcomes:
-    """The five numbers of every prediction, and the metrics as functions of them: one value a leading index.
+    """The six numbers of every prediction, and the metrics as functions of them: one value a leading index.
 
     The columns serve elsewhere too: `correct` for selective prediction, `nll` or `squared_error` for a paired test.
     """
@@ -45,6 +47,7 @@ class Outcomes:
     correct: Tensor  # [..., N], bool
     nll: Tensor  # [..., N], float64
     squared_error: Tensor  # [..., N], float64
+    entropy: Tensor  # [..., N], float64, nats
 
     @classmethod
     def of(cls, probs: Tensor, labels: Tensor) -> Outcomes:  # [N, C], [N]
@@ -64,8 +67,14 @@ class Outcomes:
             confidence=confidence,
             correct=predicted == labels,
             nll=-given[:, 0].clamp_min(torch.finfo(probs.dtype).tiny).double().log(),
-            squared_error=error.square().sum(dim=1),
+            squared_error=error.square_().sum(dim=1),
+            entropy=torch.special.entr(probs).sum(dim=1, dtype=torch.float64),
         )
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Outcomes]) -> Outcomes:
+        """One after the other, [N_1 + N_2 + ...]: made in chunks where N x C probabilities are too many to hold."""
+        return cls(*(torch.cat([getattr(part, column.name) for part in parts], dim=-1) for column in fields(cls)))
 
     def take(self, rows: Tensor) -> Outcomes:  # [..., n]
         """The outcomes at these rows, in the shape of `rows`."""

@@ -18,7 +18,8 @@ from bayesvlm.core.features import Features
 from bayesvlm.core.tuning import TauGrid
 from bayesvlm.evaluation import auroc
 from bayesvlm.experiments.corruption import Corruption, corrupt
-from bayesvlm.experiments.scoring import Methods, Scores
+from bayesvlm.experiments.methods import Methods
+from bayesvlm.experiments.scoring import Scores
 from bayesvlm.progress import progress_bar
 from bayesvlm.vlm import BayesVLM
 from bayesvlm.world import Split, load
@@ -122,8 +123,9 @@ def run_demo(vlm: BayesVLM, name: str, say: Callable[[str], None] = lambda text:
     estimated = estimate(vlm, say)
     grid, images, classes = estimated.grid, estimated.images, estimated.classes
     clock.lap("estimate")
-    methods = Methods.tuned(vlm, images, estimated.labels, classes)
-    say(f"          tau = {grid.best.tau:.3g}; temperature scaling, on the same images: T = {methods.temperature:.3g}")
+    methods = Methods.tuned(vlm, images, torch.tensor(estimated.labels), classes)
+    temperature = methods.temperature or 1.0
+    say(f"          tau = {grid.best.tau:.3g}; temperature scaling, on the same images: T = {temperature:.3g}")
     splits = {test: load(test) for test in {**TESTS, **SPREAD_ONLY}}
     say(f"predict   {sum(map(len, splits.values())):,} test images, plain, with temperature, Bayesian")
     features = _encode(vlm, splits)
@@ -141,7 +143,7 @@ def run_demo(vlm: BayesVLM, name: str, say: Callable[[str], None] = lambda text:
         name,
         estimated.pairs,
         grid,
-        methods.temperature,
+        temperature,
         vlm.lam,
         sets,
         labels,
@@ -208,7 +210,7 @@ def _test_sets(
             kind,
             len(splits[name]),
             len(classes),
-            methods.scores(features[name], splits[name].labels, classes) if scored else {},
+            methods.scores(features[name], torch.tensor(splits[name].labels), classes) if scored else {},
             spreads[name],
             None if name == "new-drawing" else _novelty(spreads["new-drawing"], spreads[name]),
         )

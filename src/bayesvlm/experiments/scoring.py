@@ -1,100 +1,101 @@
-"""Three ways to predict from the same features, scored alike: plain, temperature scaling, Bayes."""
+"""What one method's predictions on one set are worth: every metric, and what a paired test needs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
 
-import torch
 from torch import Tensor
 
-from bayesvlm.core.features import Features
 from bayesvlm.evaluation import (
     Estimate,
     Outcomes,
     Reliability,
     RiskCoverage,
-    apply_temperature,
     aurc,
-    fit_temperature,
+    auroc,
+    fpr95,
     risk_coverage,
 )
-from bayesvlm.vlm import BayesVLM
 
-METHODS = ("plain", "temperature", "Bayes")
+BINS = 20  # of the calibration errors, as in the paper
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Scores:
-    """One method on one set, input by input and in all: shares, nats; what its confidence is worth."""
+    """One method on one set, input by input and in all: shares, nats; what its confidence is worth.
 
-    correct: Tensor  # [N], bool
-    nll: Tensor  # [N], float64
-    ece: float
-    aurc: float
-    reliability: Reliability
-    risk_coverage: RiskCoverage
+    Args:
+        outcomes: what its probabilities say of each input.
+        voted: [N], bool: where the label is not the most probable class but a vote (test-time augmentation), whether it
+            is right. It counts for top-1; calibration, NLPD and the ranking are those of the probabilities.
+    """
+
+    outcomes: Outcomes
+    voted: Tensor | None = None
+
+    @classmethod
+    def of(cls, probs: Tensor, labels: Tensor) -> Scores:  # [N, C], [N]
+        """Of probabilities that fit into memory."""
+        return cls(Outcomes.of(probs, labels))
+
+    @property
+    def correct(self) -> Tensor:  # [N], bool
+        """Whether the answer is right."""
+        return self.outcomes.correct if self.voted is None else self.voted
+
+    @property
+    def nll(self) -> Tensor:  # [N], float64
+        """Surprise at the right answer, nats."""
+        return self.outcomes.nll
 
     @property
     def top1(self) -> Estimate:
         """Share of right answers."""
-        return Estimate.of(self.correct.double())
+        return Estimate.of(self.correct)
 
     @property
     def nlpd(self) -> Estimate:
         """Mean surprise at the right answer."""
         return Estimate.of(self.nll)
 
-    def numbers(self) -> dict[str, float]:
-        """The figures alone, for json."""
+    @cached_property
+    def ece(self) -> float:
+        """Expected calibration error in 20 bins of equal width."""
+        return float(self.outcomes.ece(BINS))
+
+    @cached_property
+    def aurc(self) -> float:
+        """Area under the risk-coverage curve, by the largest probability."""
+        return aurc(self._doubt, self.outcomes.correct)
+
+    @cached_property
+    def reliability(self) -> Reliability:
+        """Ten bins: what a diagram can show."""
+        return self.outcomes.reliability(bins=10)
+
+    @cached_property
+    def risk_coverage(self) -> RiskCoverage:
+        """Error rate when only the surest share of the answers is given."""
+        return risk_coverage(self._doubt, self.outcomes.correct)
+
+    def numbers(self) -> dict[str, float | None]:
+        """The figures alone, for json; None where the answers are all right or all wrong and a ranking has no sense."""
+        wrong = ~self.outcomes.correct
+        both = bool(wrong.any()) and not bool(wrong.all())
         return {
             "top1": self.top1.value,
             "top1_error": self.top1.standard_error,
             "nlpd": self.nlpd.value,
             "nlpd_error": self.nlpd.standard_error,
             "ece": self.ece,
+            "adaptive_ece": float(self.outcomes.adaptive_ece(BINS)),
+            "brier": float(self.outcomes.brier()),
             "aurc": self.aurc,
+            "failure_auroc": auroc(self._doubt, wrong) if both else None,
+            "failure_fpr95": fpr95(self._doubt, wrong) if both else None,
         }
 
-
-def score(probs: Tensor, labels: Tensor) -> Scores:  # [N, C], [N]
-    """Accuracy, NLPD, ECE and selective prediction by the largest probability."""
-    outcomes = Outcomes.of(probs, labels)
-    uncertainty = 1 - outcomes.confidence.double()
-    return Scores(
-        outcomes.correct,
-        outcomes.nll,
-        float(outcomes.ece()),
-        aurc(uncertainty, outcomes.correct),
-        outcomes.reliability(bins=10),
-        risk_coverage(uncertainty, outcomes.correct),
-    )
-
-
-@dataclass(frozen=True)
-class Methods:
-    """A model with a posterior, and the temperature found on the same validation set as its tau."""
-
-    vlm: BayesVLM
-    temperature: float
-
-    @classmethod
-    def tuned(cls, vlm: BayesVLM, images: Features, labels: Any, classes: Features) -> Methods:
-        """The temperature that minimises the NLPD of these labelled features."""
-        target = torch.as_tensor(labels)
-        return cls(vlm, fit_temperature(vlm.logits(images, classes).double().cpu(), target).value)
-
-    def probabilities(self, images: Features, classes: Features) -> dict[str, Tensor]:  # [N, C] each, float64
-        """What each method says."""
-        logits = self.vlm.logits(images, classes).double()
-        return {
-            "plain": torch.softmax(logits, dim=1),
-            "temperature": apply_temperature(logits, self.temperature),
-            "Bayes": self.vlm.classify(images, classes).probs.double(),
-        }
-
-    def scores(self, images: Features, labels: Any, classes: Features) -> Mapping[str, Scores]:
-        """Each method's scores."""
-        target = torch.as_tensor(labels, device=self.vlm.device)
-        return {name: score(probs, target) for name, probs in self.probabilities(images, classes).items()}
+    @property
+    def _doubt(self) -> Tensor:  # [N]
+        return 1 - self.outcomes.confidence.double()

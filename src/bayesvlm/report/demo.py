@@ -14,7 +14,8 @@ from torch import Tensor
 
 from bayesvlm.evaluation import not_worse_than_best, paired_t_test
 from bayesvlm.experiments.demo import Demo, Example, TestSet
-from bayesvlm.experiments.scoring import METHODS, Scores
+from bayesvlm.experiments.methods import SINGLE
+from bayesvlm.experiments.scoring import Scores
 from bayesvlm.report.blocks import Answer, Card, Commands, Gallery, Page, Plot, Section, Table, Text
 from bayesvlm.report.page import write_page
 from bayesvlm.report.plots import (
@@ -343,14 +344,14 @@ def _table(demo: Demo) -> Table:
             continue
         cells = [test.title]
         for metric in METRICS:
-            values = {method: _value(test.scores, method, metric.key) for method in METHODS}
+            values = {method: _value(test.scores, method, metric.key) for method in SINGLE}
             shown = {m: f"{100 * value:.1f}" if metric.percent else f"{value:.2f}" for m, value in values.items()}
             winners = _winners(test.scores, metric.key, shown)
-            best |= {(len(rows), len(cells) + place) for place, method in enumerate(METHODS) if method in winners}
+            best |= {(len(rows), len(cells) + place) for place, method in enumerate(SINGLE) if method in winners}
             cells += shown.values()
         rows.append(cells)
-    columns = ["set", *[method for _ in METRICS for method in METHODS]]
-    groups = [("", 1), *[(metric.title, len(METHODS)) for metric in METRICS]]
+    columns = ["set", *[method for _ in METRICS for method in SINGLE]]
+    groups = [("", 1), *[(metric.title, len(SINGLE)) for metric in METRICS]]
     caption = (
         f"The same in numbers; bold: not worse than the best (paired t-test over the images, p = {_LEVEL}; "
         "ECE, which is no mean over images: the smallest)."

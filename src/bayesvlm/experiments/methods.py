@@ -1,0 +1,102 @@
+"""The ways to predict that are compared: plain, temperature scaling, Bayes, and the first and last with votes of views.
+
+All of them start from the same features and go through the images in chunks: memory is bounded however many there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from bayesvlm.core.errors import BayesVLMError, check_choice
+from bayesvlm.core.features import Features
+from bayesvlm.evaluation import Outcomes, apply_temperature, fit_temperature, vote
+from bayesvlm.experiments.scoring import Scores
+from bayesvlm.vlm import BayesVLM
+
+METHODS = ("plain", "temperature", "TTA", "Bayes", "Bayes + TTA")
+SINGLE = ("plain", "temperature", "Bayes")
+"""Those that look at an image once."""
+VOTING = ("TTA", "Bayes + TTA")
+"""Those that let views of it vote."""
+_CHUNK = 2**24  # probabilities at a time: 64 MiB in float32
+
+
+@dataclass(frozen=True)
+class Methods:
+    """A model, the temperature found for it, and the share of views that vote."""
+
+    vlm: BayesVLM
+    temperature: float | None = None
+    keep: float = 0.3
+
+    @classmethod
+    def tuned(cls, vlm: BayesVLM, images: Features, labels: Tensor, classes: Features, keep: float = 0.3) -> Methods:
+        """The temperature that minimises the NLPD of these labelled features, [N]."""
+        logits = torch.cat([vlm.logits(images[rows], classes) for rows in _chunks(len(images), len(classes))])
+        return cls(vlm, fit_temperature(logits.double(), labels.to(logits.device)).value, keep)
+
+    def scores(
+        self,
+        images: Features,
+        labels: Tensor,
+        classes: Features,
+        methods: Sequence[str] = SINGLE,
+        views: Features | None = None,
+    ) -> dict[str, Scores]:
+        """Each method's scores on labelled images.
+
+        Args:
+            images: [N]
+            labels: [N], integers
+            classes: [C]
+            methods: which.
+            views: [N * V], the views of each image one after the other, for the methods that vote.
+        """
+        labels = labels.to(self.vlm.device)
+        return {method: self._score(method, images, labels, classes, views) for method in methods}
+
+    def _score(
+        self, method: str, images: Features, labels: Tensor, classes: Features, views: Features | None
+    ) -> Scores:
+        predict = self._predictor(method)
+        if method not in VOTING:
+            chunks = _chunks(len(images), len(classes))
+            parts = [Outcomes.of(predict(images[rows], classes), labels[rows]) for rows in chunks]
+            return Scores(Outcomes.concatenate(parts))
+        if views is None or len(views) % len(images):
+            raise BayesVLMError(f"The method {method!r} needs views of the images, equally many of each; pass views.")
+        count = len(views) // len(images)
+        outcomes, voted = [], []
+        for rows in _chunks(len(images), len(classes) * count):
+            seen = views[slice(rows.start * count, rows.stop * count)]
+            result = vote(predict(seen, classes).reshape(-1, count, len(classes)), self.keep)
+            outcomes.append(Outcomes.of(result.probs, labels[rows]))
+            voted.append(result.labels == labels[rows])
+        return Scores(Outcomes.concatenate(outcomes), torch.cat(voted))
+
+    def _predictor(self, method: str) -> Callable[[Features, Features], Tensor]:  # [N, C]
+        check_choice("method", method, METHODS)
+        if method == "temperature":
+            if self.temperature is None:
+                raise BayesVLMError("No temperature was found; tune on a validation set, or leave 'temperature' out.")
+            value = self.temperature
+            return lambda images, classes: apply_temperature(self.vlm.logits(images, classes), value)
+        if method in ("plain", "TTA"):
+            return self.vlm.plain
+        return lambda images, classes: self.vlm.classify(images, classes).probs
+
+
+def _chunks(rows: int, columns: int) -> Iterator[slice]:
+    """Slices of rows with at most some 2^24 numbers in each."""
+    step = max(1, _CHUNK // columns)
+    return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
+
+
+def losses(scores: Mapping[str, Scores], metric: Literal["top1", "nlpd"]) -> dict[str, Tensor]:  # [N] each
+    """What a paired test compares: one loss an input."""
+    return {name: found.nll if metric == "nlpd" else 1 - found.correct.double() for name, found in scores.items()}
