@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from bayesvlm import BayesVLM, BayesVLMError, Features
 from bayesvlm.artifacts import SavedPosterior
-from bayesvlm.artifacts.files import write_together
+from bayesvlm.artifacts.files import read_safetensors, write_together
 from bayesvlm.artifacts.weights import check_weights, weight_hashes
 from bayesvlm.core.factors import KroneckerFactors
 from bayesvlm.core.projection import Projection
@@ -277,3 +277,17 @@ def test_a_posterior_on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert loaded.lam == vlm.lam
     with pytest.raises(BayesVLMError, match="me/nothing"):
         BayesVLM.from_pretrained("me/nothing")
+
+
+def test_a_head_of_any_length_is_no_pickle(tmp_path: Path) -> None:
+    """Its length comes first in the file, and where that begins with 0x80 it begins like a pickle."""
+    from safetensors.torch import save
+
+    lengths = set()
+    for letters in range(0, 256, 8):
+        content = save({"a": torch.ones(2)}, metadata={"note": "x" * letters})
+        path = tmp_path / f"{letters}.safetensors"
+        path.write_bytes(content)
+        assert read_safetensors(path)["a"].tolist() == [1, 1]
+        lengths.add(content[0])
+    assert 0x80 in lengths

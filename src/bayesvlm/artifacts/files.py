@@ -37,12 +37,13 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
     """All tensors of a safetensors file; anything else, or a damaged one, is one clear sentence."""
     try:
         with path.open("rb") as file:
-            head = file.read(8)
+            head = file.read(9)
     except FileNotFoundError:
         raise BayesVLMError(f"{path} does not exist; a saved posterior needs it, copy the whole folder.") from None
     except OSError as error:
         raise BayesVLMError(f"{path} cannot be read: {error.strerror}.") from None
-    if head[:4] == b"PK\x03\x04" or head[:1] == b"\x80":
+    # A safetensors file begins with the length of its head, whose first byte may be anything, and then a brace.
+    if head[:4] == b"PK\x03\x04" or (head[:1] == b"\x80" and head[8:] != b"{"):
         raise BayesVLMError(
             f"{path} is a pickle (torch.save), not safetensors; unpickling can run code, so it is never loaded. "
             "Published Hessian folders are imported with `bayesvlm convert`."
