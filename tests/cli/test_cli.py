@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 import pickle
 import shutil
 import sys
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -172,6 +174,107 @@ def test_fit_on_siglip(run: Run, pairs: Path, tmp_path: Path) -> None:
     assert fitted["pairs"] == 24
     assert run("info", tmp_path / "posterior", "--json").json["loss"] == "sigmoid"
     assert run("classify", tmp_path / "posterior", pairs / "00.png", "--classes", "red,green").code == 0
+
+
+@pytest.fixture
+def shards(pairs: Path, tmp_path: Path) -> Path:
+    """The pairs in three tar shards of eight, as img2dataset writes them."""
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    with (pairs / "captions.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    for number in range(3):
+        with tarfile.open(folder / f"{number:05}.tar", "w") as archive:
+            for row in rows[8 * number : 8 * number + 8]:
+                image = (pairs / row["image"]).read_bytes()
+                for name, content in ((row["image"], image), (f"{row['image'][:2]}.txt", row["caption"].encode())):
+                    info = tarfile.TarInfo(name)
+                    info.size = len(content)
+                    archive.addfile(info, io.BytesIO(content))
+        (folder / f"{number:05}_stats.json").write_text('{"successes": 8}')
+    return folder
+
+
+def test_fit_on_tar_shards_is_the_fit_on_their_files(
+    run: Run, refuse: Run, model: Path, pairs: Path, shards: Path, tmp_path: Path
+) -> None:
+    files = run("fit", model, pairs, "--out", tmp_path / "files", "--json").json
+    fitted = run("fit", model, shards, "--out", tmp_path / "out", "--json").json
+    assert fitted["pairs"] == 24
+    assert fitted["lam"] == pytest.approx(files["lam"], rel=1e-6)
+    provenance = json.loads((tmp_path / "out/config.json").read_text())["provenance"]
+    assert provenance["source"] == "shards"
+
+    whole = (shards / "00001.tar").read_bytes()
+    (shards / "00001.tar").write_bytes(whole[: len(whole) // 3])
+    cut = run("fit", model, shards, "--out", tmp_path / "cut", "--json")
+    assert 16 < cut.json["pairs"] < 24
+    assert list(cut.json["skipped"]) == [str(shards / "00001.tar")]
+    assert "00001.tar cannot be read to its end" in cut.err
+    assert "00001.tar" in refuse("fit", model, shards, "--out", tmp_path / "strict", "--strict").err
+
+
+def test_an_interrupted_fit_on_shards_goes_on(
+    run: Run, refuse: Run, model: Path, shards: Path, tmp_path: Path, interrupt_at: Callable[[int], list[int]]
+) -> None:
+    arguments = ("fit", model, shards, "--negatives", 8, "--batch-size", 4)
+    whole = run(*arguments, "--out", tmp_path / "whole", "--json").json
+    calls = interrupt_at(6)
+    assert run(*arguments, "--out", tmp_path / "cut").code == 130
+    calls.clear()
+    content = (shards / "00002.tar").read_bytes()
+    (shards / "00002.tar").write_bytes(content.replace(b"number 23", b"number 99"))
+    assert "fingerprint" in refuse(*arguments, "--out", tmp_path / "cut").err
+    (shards / "00002.tar").write_bytes(content)
+    resumed = run(*arguments, "--out", tmp_path / "cut", "--json").json
+    assert len(calls) == 2, "16 of 24 pairs were already done"
+    assert resumed["lam"] == pytest.approx(whole["lam"])
+
+
+def test_fit_on_published_captions(run: Run, refuse: Run, model: Path, pairs: Path, tmp_path: Path) -> None:
+    (pairs / "captions.csv").unlink()
+    names = [f"{index:02}.png" for index in range(8)]
+    coco = {
+        "images": [{"id": index, "file_name": name} for index, name in enumerate([*names, "gone.png"])],
+        "annotations": [{"image_id": index, "caption": f"{index}, {n}"} for index in range(9) for n in "ab"],
+    }
+    (tmp_path / "captions_val2014.json").write_text(json.dumps(coco))
+    arguments = ("fit", model, pairs, "--captions", tmp_path / "captions_val2014.json", "--out", tmp_path / "coco")
+    fitted = run(*arguments, "--json").json
+    assert fitted["pairs"] == 16
+    assert list(fitted["skipped"]) == [str(pairs / "gone.png")]
+    assert run(*arguments, "--captions-per-image", 1, "--json").json["pairs"] == 8
+    assert "chooses nothing" in refuse(*arguments, "--split", "train").err
+
+    karpathy = {
+        "images": [
+            {"filename": name, "split": "train" if index < 6 else "test", "sentences": [{"raw": name}]}
+            for index, name in enumerate(names)
+        ]
+    }
+    (tmp_path / "dataset_flickr30k.json").write_text(json.dumps(karpathy))
+    arguments = ("fit", model, pairs, "--captions", tmp_path / "dataset_flickr30k.json", "--out", tmp_path / "flickr")
+    assert run(*arguments, "--split", "train", "--json").json["pairs"] == 6
+    assert json.loads((tmp_path / "flickr/config.json").read_text())["provenance"]["split"] == "train"
+    assert "has no split 'val'; it has test, train" in refuse(*arguments, "--split", "val").err
+
+
+def test_sources_of_pairs_that_cannot_be_used(
+    refuse: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    Path("shards").mkdir()
+    with tarfile.open("shards/00000.tar", "w"):
+        pass
+    assert "none of its 1 shard(s) holds a sample" in refuse("fit", model, "shards", "--out", "out").err
+    assert "owner/name is not a folder" in refuse("fit", model, "owner/name", "--out", "out").err
+    hub = refuse("fit", model, "owner/name", "--split", "train", "--out", "out").err
+    assert "pip install 'bayesvlm[datasets]'" in hub
+    Path("captions.json").write_text('{"data": []}')
+    other = refuse("fit", model, "shards", "--captions", "captions.json", "--out", "out").err
+    assert "no list of objects called 'images'; expected COCO's captions" in other
+    assert not Path("out").exists()
 
 
 def test_corrupt_images_are_skipped_counted_and_named(

@@ -10,6 +10,7 @@ import typer
 from bayesvlm.cli.classify import classify
 from bayesvlm.cli.convert import convert
 from bayesvlm.cli.demo import demo
+from bayesvlm.cli.eval import evaluate
 from bayesvlm.cli.fit import fit
 from bayesvlm.cli.info import info
 from bayesvlm.cli.merge import merge
@@ -42,8 +43,8 @@ def options(
     """CLIP and SigLIP that know what they do not know: fit a posterior, tune it, classify with it."""
 
 
-for command in (demo, fit, tune, classify, info, convert, merge):
-    app.command()(command)
+for command in (demo, fit, tune, evaluate, classify, info, convert, merge):
+    app.command("eval" if command is evaluate else None)(command)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""`bayesvlm fit`: a posterior from a folder of image-text pairs."""
+"""`bayesvlm fit`: a posterior from image-text pairs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,25 @@ from bayesvlm.cli.output import emit, remark
 
 def fit(
     model: Annotated[str, typer.Argument(help="Hub id or folder of a CLIP, SigLIP or SigLIP2.")],
-    pairs: Annotated[Path, typer.Argument(help="Folder with images and captions.")],
+    pairs: Annotated[
+        str, typer.Argument(help="Folder with images and captions, or with tar shards; or a data set's Hub id.")
+    ],
     out: Out,
     captions: Annotated[
         Path | None,
-        typer.Option("--captions", help="csv, tsv or jsonl with the columns image and caption. [default: look]"),
+        typer.Option(
+            "--captions",
+            help="csv, tsv or jsonl with the columns image and caption, or the json of COCO or of Karpathy's splits. "
+            "[default: look]",
+        ),
+    ] = None,
+    split: Annotated[str | None, typer.Option(help="Of a data set, or of Karpathy's json.")] = None,
+    image_column: Annotated[
+        str | None, typer.Option(help="Of a data set, csv, tsv or jsonl. [default: look for a usual name]")
+    ] = None,
+    text_column: Annotated[str | None, typer.Option(help="The same for the captions.")] = None,
+    captions_per_image: Annotated[
+        int | None, typer.Option(min=1, help="Captions of an image to take, from its first. [default: all]")
     ] = None,
     negatives: Annotated[int, typer.Option(help="Pairs in a contrast batch.")] = 32768,
     tau: Annotated[float, typer.Option(help="Pseudo-data count; `bayesvlm tune` finds a better one.")] = 1.0,
@@ -33,51 +47,74 @@ def fit(
 ) -> None:
     """Estimate a posterior from image-text pairs and save it.
 
-    The captions are looked for in the folder: captions.csv, captions.tsv or captions.jsonl, else image.txt beside each
-    image. An interrupted run goes on from its last finished contrast batch when the same command is given again.
+    A folder may hold images with captions.csv, .tsv, .jsonl or .json, or with image.txt beside each image; tar shards
+    as img2dataset writes them (LAION, CC12M); or a data set of the package datasets. A data set on the Hub needs
+    --split. Every caption of an image is a pair of its own: all the first captions come first, then all the second.
+
+    What cannot be read is skipped and named. An interrupted run goes on from its last finished contrast batch when the
+    same command is given again.
 
     Examples:
 
         bayesvlm fit openai/clip-vit-base-patch32 pairs/ --out posterior/
 
         bayesvlm fit ./my-siglip pairs/ --captions train.tsv --out posterior/ --negatives 8192
+
+        bayesvlm fit ./my-clip laion400m/ --out posterior/
+
+        bayesvlm fit ./my-clip val2014/ --captions annotations/captions_val2014.json --out posterior/
+
+        bayesvlm fit ./my-clip flickr30k-images/ --captions dataset_flickr30k.json --split train --out posterior/
+
+        bayesvlm fit ./my-clip OWNER/NAME --split train --captions-per-image 1 --out posterior/
     """
     from bayesvlm.artifacts.saved import check_destination
-    from bayesvlm.data import PairFolder
+    from bayesvlm.data.pairs.sources import open_pairs
     from bayesvlm.vlm import BayesVLM
 
-    folder = PairFolder.open(pairs, captions, batch_size, strict)
+    found = open_pairs(
+        pairs,
+        captions,
+        split=split,
+        image_column=image_column,
+        text_column=text_column,
+        captions_per_image=captions_per_image,
+        batch_size=batch_size,
+        strict=strict,
+    )
     checkpoint = check_destination(out) / "fit-in-progress.safetensors"
     bare = BayesVLM.from_pretrained(model, device=device).without_posterior()
     vlm = bare.replace(tau=tau, structure=structure)  # type: ignore[arg-type]
+    source = Path(pairs).resolve().name if Path(pairs).exists() else pairs
+    provenance = {"source": source, "fingerprint": found.fingerprint(), **({"split": split} if split else {})}
     if checkpoint.exists():
         remark(f"going on from {checkpoint}")
     try:
         vlm.fit(
-            folder,
+            found,
             negatives,
             normalise=normalise,  # type: ignore[arg-type]
             precision=precision,  # type: ignore[arg-type]
             checkpoint=checkpoint,
-            provenance={"source": pairs.resolve().name, "fingerprint": folder.fingerprint()},
-            total=len(folder),
+            provenance=provenance,
+            total=found.size,
         )
     except KeyboardInterrupt:
         kept = "the finished contrast batches are kept" if checkpoint.exists() else "no contrast batch was finished"
         remark(f"interrupted: {kept}; give the same command again to go on")
         raise typer.Exit(130) from None
     finally:
-        if folder.skipped.reasons:
-            remark(str(folder.skipped))
-    if folder.skipped.reasons:
-        vlm.provenance["skipped_images"] = len(folder.skipped)
+        if found.skipped.reasons:
+            remark(str(found.skipped))
+    if found.skipped.reasons:
+        vlm.provenance["skipped_images"] = len(found.skipped)
     vlm.save_pretrained(out)
     checkpoint.unlink(missing_ok=True)
     used = vlm.factors["image"].n
     result = {
         "posterior": str(out),
         "pairs": used,
-        "skipped": folder.skipped.reasons,
+        "skipped": found.skipped.reasons,
         "tau": vlm.tau,
         "lam": vlm.lam,
         "structure": structure,

@@ -1,18 +1,20 @@
-"""Image-text pairs to fit on and labelled images to measure on: folders, shards, data sets by name."""
+"""Image-text pairs to fit on, labelled images to measure on, and the cache of their features."""
 
-from bayesvlm.data.folders import ImageFolder
 from bayesvlm.data.images import SkippedImages, find_images
-from bayesvlm.data.labelled import LabelledSet, Sample, decoded
-from bayesvlm.data.pairs import PairFolder
-from bayesvlm.data.shards import LabelledShards
+from bayesvlm.data.labelled import ImageFolder, LabelledSet, LabelledShards, Sample, decoded, open_labelled
+from bayesvlm.data.pairs import PairDataset, PairFolder, PairShards, open_pairs
 
 __all__ = [
     "ImageFolder",
     "LabelledSet",
     "LabelledShards",
+    "PairDataset",
     "PairFolder",
+    "PairShards",
     "Sample",
     "SkippedImages",
     "decoded",
     "find_images",
+    "open_labelled",
+    "open_pairs",
 ]

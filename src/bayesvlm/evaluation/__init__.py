@@ -13,6 +13,7 @@ from bayesvlm.evaluation.metrics import (
     brier,
     ece,
     nlpd,
+    outcomes_interval,
     reliability,
 )
 from bayesvlm.evaluation.outcomes import Outcomes, Reliability
@@ -42,6 +43,7 @@ __all__ = [
     "fpr95",
     "nlpd",
     "not_worse_than_best",
+    "outcomes_interval",
     "paired_t_test",
     "reliability",
     "risk_coverage",

@@ -108,16 +108,22 @@ def bootstrap_interval(
         resamples: how many to draw.
         seed: of the draws, which are the same on every device.
     """
+    return outcomes_interval(metric, Outcomes.of(probs, labels), level, resamples, seed)
+
+
+def outcomes_interval(
+    metric: Callable[[Outcomes], Tensor], outcomes: Outcomes, level: float = 0.95, resamples: int = 1000, seed: int = 0
+) -> tuple[float, float]:
+    """`bootstrap_interval` where the probabilities are already reduced, [N]."""
     if not 0 < level < 1:
         raise BayesVLMError(f"level={level}; it must lie between 0 and 1, such as 0.95.")
     if resamples < 1:
         raise BayesVLMError(f"resamples={resamples}; give at least 1, and 1000 or more for a 95 % interval.")
-    outcomes = Outcomes.of(probs, labels)
-    count, generator = len(labels), torch.Generator().manual_seed(seed)
+    count, generator = len(outcomes.labels), torch.Generator().manual_seed(seed)
     values, size = [], max(1, _BLOCK // count)
     for start in range(0, resamples, size):
         rows = torch.randint(count, (min(size, resamples - start), count), generator=generator)
-        block = metric(outcomes.take(rows.to(probs.device)))
+        block = metric(outcomes.take(rows.to(outcomes.labels.device)))
         if block.shape != rows.shape[:1]:
             raise BayesVLMError(
                 f"The metric gave shape {list(block.shape)} for {len(rows)} resamples; it must reduce outcomes [R, N] "

@@ -15,6 +15,7 @@ from bayesvlm.evaluation import (
     aurc,
     auroc,
     fpr95,
+    outcomes_interval,
     risk_coverage,
 )
 
@@ -80,8 +81,12 @@ class Scores:
         return risk_coverage(self._doubt, self.outcomes.correct)
 
     def numbers(self) -> dict[str, float | None]:
-        """The figures alone, for json; None where the answers are all right or all wrong and a ranking has no sense."""
+        """The figures alone, for json; None where the answers are all right or all wrong and there is nothing to rank.
+
+        `ece_low` and `ece_high` bound the middle 95 % of a bootstrap over the inputs.
+        """
         wrong = ~self.outcomes.correct
+        low, high = outcomes_interval(lambda outcomes: outcomes.ece(BINS), self.outcomes)
         both = bool(wrong.any()) and not bool(wrong.all())
         return {
             "top1": self.top1.value,
@@ -89,6 +94,8 @@ class Scores:
             "nlpd": self.nlpd.value,
             "nlpd_error": self.nlpd.standard_error,
             "ece": self.ece,
+            "ece_low": low,
+            "ece_high": high,
             "adaptive_ece": float(self.outcomes.adaptive_ece(BINS)),
             "brier": float(self.outcomes.brier()),
             "aurc": self.aurc,

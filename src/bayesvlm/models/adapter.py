@@ -75,6 +75,10 @@ class Adapter(ABC):
     def embed_reference(self, images: ImageLike | Iterable[ImageLike], texts: str | Iterable[str]) -> Reference:
         """The model's own embeddings and logits, from its own forward pass, in one batch."""
 
+    def preprocessing(self) -> dict[str, Any]:
+        """What happens to images and texts before the model sees them, as json: another one gives other features."""
+        return {"adapter": type(self).__qualname__}
+
     def encode_images(
         self, images: ImageLike | Iterable[ImageLike], batch_size: int = 64, progress: bool | None = None
     ) -> Features:

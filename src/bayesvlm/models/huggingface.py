@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -41,6 +43,9 @@ class Tower:
         with captured_inputs(*modules) as records:
             run()
         return Activations(*(_rows(record) for record in records))
+
+
+_OF_A_CALL = ("padding", "truncation")  # what a tokenizer keeps of the last call, and is no part of what it does
 
 
 class HuggingFaceAdapter(Adapter):
@@ -94,6 +99,16 @@ class HuggingFaceAdapter(Adapter):
         with torch.inference_mode():
             output = self.model(**self._pixels(rgb), **self._tokens(as_texts(texts)))
         return Reference(output.image_embeds.clone(), output.text_embeds.clone(), output.logits_per_image.clone())
+
+    def preprocessing(self) -> dict[str, Any]:
+        pixels = json.loads(json.dumps(self._image_processor.to_dict(), sort_keys=True, default=str))
+        backend = getattr(self._tokenizer, "backend_tokenizer", None)
+        known = {"vocabulary": self._tokenizer.get_vocab()} if backend is None else json.loads(backend.to_str())
+        known = {
+            name: value for name, value in known.items() if name not in ("padding", "truncation")
+        }  # of the last call
+        tokens = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
+        return {**super().preprocessing(), "pixels": pixels, "tokens": f"{type(self._tokenizer).__name__} {tokens}"}
 
     def _pixels(self, images: list[Image.Image]) -> dict[str, Tensor]:
         # Said outright, because an image one or three pixels high is otherwise taken for channels-first.

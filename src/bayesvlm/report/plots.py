@@ -82,10 +82,10 @@ def scores_plot(
     _not_empty("scores", scores)
     _not_empty("metrics", metrics)
     marks = series_marks((method for methods in scores.values() for method in methods), METHODS)
-    rows, columns = _arrange(len(metrics), width, panel=2.6)
+    rows, columns = arrange(len(metrics), width, panel=2.6)
     letters = _letters(0.24 * width + 0.4, 8.5)
     height = _row_height(scores, letters, least=0.16 + 0.1 * len(marks))
-    figure = _figure(width, 0.5 + rows * (height * len(scores) + 0.8))
+    figure = new_figure(width, 0.5 + rows * (height * len(scores) + 0.8))
     panels = figure.subplots(rows, columns, squeeze=False, sharey=True).flat
     for index, (axes, metric) in enumerate(zip(panels, metrics, strict=False)):
         axes.set_title(metric.title)
@@ -95,7 +95,7 @@ def scores_plot(
     for axes in list(figure.axes)[len(metrics) :]:
         axes.remove()
     _legend(figure, marks, line="")
-    return _settled(figure)
+    return settled(figure)
 
 
 def _score_dots(
@@ -128,15 +128,15 @@ def reliability_plot(panels: Mapping[str, Mapping[str, ReliabilityLike]], *, wid
     """
     _not_empty("panels", panels)
     marks = series_marks((method for methods in panels.values() for method in methods), METHODS)
-    rows, columns = _arrange(len(panels), width, panel=1.7)
+    rows, columns = arrange(len(panels), width, panel=1.7)
     side = min(width / columns, _LARGEST_PANEL)
-    figure = _figure(columns * side, 0.6 + rows * (1.15 * side + 0.45))
+    figure = new_figure(columns * side, 0.6 + rows * (1.15 * side + 0.45))
     grid = figure.add_gridspec(2 * rows, columns, height_ratios=(4, 1) * rows)
     for index, (title, methods) in enumerate(panels.items()):
         row, column = divmod(index, columns)
         main = figure.add_subplot(grid[2 * row, column])
         below = figure.add_subplot(grid[2 * row + 1, column], sharex=main)
-        main.set_title(_wrapped(title, side - 0.3, 9.5))
+        main.set_title(wrapped(title, side - 0.3, 9.5))
         main.plot([0, 1], [0, 1], color=colour("muted"), linewidth=0.9, linestyle=(0, (4, 3)))
         for method, mark in marks.items():
             if method in methods:
@@ -144,23 +144,23 @@ def reliability_plot(panels: Mapping[str, Mapping[str, ReliabilityLike]], *, wid
         main.set(xlim=(0, 1), ylim=(0, 1.02), xticks=(0, 0.5, 1), yticks=(0, 0.5, 1))
         below.set(ylim=(0, None), yticks=())
         below.grid(visible=False)
-        _outer_labels(below, index, len(panels), columns, x="confidence", y="share")
-        _outer_labels(main, index, len(panels), columns, x="", y="accuracy")
+        outer_labels(below, index, len(panels), columns, x="confidence", y="share")
+        outer_labels(main, index, len(panels), columns, x="", y="accuracy")
         main.tick_params(labelbottom=False)
     _legend(figure, marks, line="-")
-    return _settled(figure)
+    return settled(figure)
 
 
 def _reliability_lines(main: Axes, below: Axes, bins: ReliabilityLike, what: str, mark: Mark, label: str) -> None:
-    edges = _numbers(f"the edges of {what}", bins.edges)
-    counts = _numbers(f"the counts of {what}", bins.count)
+    edges = checked(f"the edges of {what}", bins.edges)
+    counts = checked(f"the counts of {what}", bins.count)
     if counts.shape != (len(edges) - 1,):
         raise BayesVLMError(f"The counts of {what} are {counts.shape}; one diagram has {(len(edges) - 1,)} bins.")
     filled = counts > 0
     if not filled.any():
         raise BayesVLMError(f"All bins of {what} are empty; give at least one answer.")
-    confidence = _numbers(f"the confidence of {what}", _array(bins.confidence)[filled])
-    accuracy = _numbers(f"the accuracy of {what}", _array(bins.accuracy)[filled])
+    confidence = checked(f"the confidence of {what}", _array(bins.confidence)[filled])
+    accuracy = checked(f"the accuracy of {what}", _array(bins.accuracy)[filled])
     main.plot(
         confidence, accuracy, mark.marker, linestyle="-", color=mark.colour, label=label, clip_on=False, markersize=4.5
     )
@@ -172,25 +172,25 @@ def risk_coverage_plot(panels: Mapping[str, Mapping[str, RiskCoverageLike]], *, 
     """The error rate among the answers a method is surest of, against their share; a panel for each test set."""
     _not_empty("panels", panels)
     marks = series_marks((method for methods in panels.values() for method in methods), METHODS)
-    rows, columns = _arrange(len(panels), width, panel=1.7)
+    rows, columns = arrange(len(panels), width, panel=1.7)
     side = min(width / columns, _LARGEST_PANEL)
-    figure = _figure(columns * side, 0.6 + rows * (0.85 * side + 0.35))
+    figure = new_figure(columns * side, 0.6 + rows * (0.85 * side + 0.35))
     grid = figure.add_gridspec(rows, columns)
     for index, (title, methods) in enumerate(panels.items()):
         axes = figure.add_subplot(grid[index])
-        axes.set_title(_wrapped(title, side - 0.3, 9.5))
+        axes.set_title(wrapped(title, side - 0.3, 9.5))
         for method, mark in marks.items():
             if method in methods:
-                coverage = _numbers(f"the coverage of {method!r} on {title!r}", methods[method].coverage)
-                risk = _numbers(f"the risk of {method!r} on {title!r}", methods[method].risk)
+                coverage = checked(f"the coverage of {method!r} on {title!r}", methods[method].coverage)
+                risk = checked(f"the risk of {method!r} on {title!r}", methods[method].risk)
                 kept = _thinned(len(coverage))
                 axes.plot(coverage[kept], risk[kept], color=mark.colour, label=method)
         axes.set(xlim=(0, 1), xticks=(0, 0.5, 1))
         axes.set_ylim(0, max(0.02, 1.05 * axes.dataLim.y1))
         axes.yaxis.set_major_locator(MaxNLocator(4, steps=_STEPS))
-        _outer_labels(axes, index, len(panels), columns, x="coverage", y="error rate", own_y=True)
+        outer_labels(axes, index, len(panels), columns, x="coverage", y="error rate", own_y=True)
     _legend(figure, marks, line="-", markers=False)
-    return _settled(figure)
+    return settled(figure)
 
 
 @drawing_style()
@@ -206,22 +206,22 @@ def heat_maps(
     """Heat maps [R, C] of the same rows and columns, each with its own colour bar, and its values where they fit."""
     _not_empty("grids", grids)
     shape = (len(row_labels), len(column_labels))
-    rows, columns = _arrange(len(grids), width, panel=3.2)
+    rows, columns = arrange(len(grids), width, panel=3.2)
     side = min(width / columns, 1.6 * _LARGEST_PANEL)
     cell = (side - 1.5) / shape[1]
-    figure = _figure(columns * side, rows * (max(0.3, min(0.5, cell)) * shape[0] + 0.95))
+    figure = new_figure(columns * side, rows * (max(0.3, min(0.5, cell)) * shape[0] + 0.95))
     for index, (title, values) in enumerate(grids.items()):
-        grid = _numbers(f"the heat map {title!r}", values)
+        grid = checked(f"the heat map {title!r}", values)
         if grid.shape != shape:
             raise BayesVLMError(f"The heat map {title!r} is {grid.shape}; its labels want {shape} (rows, columns).")
         axes = figure.add_subplot(rows, columns, index + 1)
-        axes.set_title(_wrapped(title, side - 0.6, 9.5))
+        axes.set_title(wrapped(title, side - 0.6, 9.5))
         axes.set_xlabel(column_axis)
         axes.set_ylabel(row_axis if index % columns == 0 else "")
         axes.set_xticks(range(shape[1]), column_labels)
         axes.set_yticks(range(shape[0]), _short_lines(row_labels) if index % columns == 0 else [""] * shape[0])
         _cells(figure, axes, grid, cell)
-    return _settled(figure)
+    return settled(figure)
 
 
 def _cells(figure: Figure, axes: Axes, grid: NDArray[np.float64], cell: float) -> None:
@@ -265,11 +265,11 @@ def distribution_plot(
     marks = series_marks((kinds[group] for group in groups), KINDS if highlight else METHODS[::-1])
     letters = _letters(0.25 * width + 0.3, 8.5)
     height = _row_height(groups, letters, least=0.27)
-    figure = _figure(width, 0.75 + height * len(groups) + (0.25 if highlight else 0))
+    figure = new_figure(width, 0.75 + height * len(groups) + (0.25 if highlight else 0))
     axes = figure.add_subplot()
     _rows(axes, list(groups), letters)
     for row, (group, values) in enumerate(groups.items()):
-        numbers = _numbers(f"the group {group!r}", values)
+        numbers = checked(f"the group {group!r}", values)
         if not numbers.size:
             raise BayesVLMError(f"The group {group!r} is empty; leave it out.")
         low, first, median, third, high = np.percentile(numbers, (5, 25, 50, 75, 95))
@@ -280,20 +280,20 @@ def distribution_plot(
     axes.set_xlabel(axis)
     if highlight:
         _legend(figure, marks, line="")
-    return _settled(figure)
+    return settled(figure)
 
 
 @drawing_style()
 def tau_plot(taus: Numbers, nlpd: Numbers, best: float, *, width: float = WIDE * 0.7) -> Figure:
     """Validation NLPD against the pseudo-data count tau on a logarithmic axis, with the one that was chosen."""
-    x, y = _numbers("taus", taus), _numbers("nlpd", nlpd)
+    x, y = checked("taus", taus), checked("nlpd", nlpd)
     chosen = _number("best", best)
     if x.shape != y.shape or not x.size or min(x.min(), chosen) <= 0:
         raise BayesVLMError(
             f"{x.size} taus and {y.size} NLPDs; give as many of each, at least one, and taus above zero."
         )
     order = np.argsort(x)
-    figure = _figure(width, 0.42 * width if width > 5 else 0.7 * width)
+    figure = new_figure(width, 0.42 * width if width > 5 else 0.7 * width)
     axes = figure.add_subplot()
     axes.set_xscale("log")
     axes.plot(x[order], y[order], "o-", color=colour("bayes"), markersize=5)
@@ -312,10 +312,11 @@ def tau_plot(taus: Numbers, nlpd: Numbers, best: float, *, width: float = WIDE *
     axes.set_ylabel("validation NLPD")
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter("{x:g}")
-    return _settled(figure)
+    return settled(figure)
 
 
-def _figure(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure of so many inches that lays itself out."""
     figure = Figure(figsize=(width, height), layout="constrained")
     engine = figure.get_layout_engine()
     assert isinstance(engine, ConstrainedLayoutEngine)
@@ -323,14 +324,14 @@ def _figure(width: float, height: float) -> Figure:
     return figure
 
 
-def _settled(figure: Figure) -> Figure:
+def settled(figure: Figure) -> Figure:
     """Lay the figure out once and for all: matplotlib would move it a little every time it is drawn."""
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     return figure
 
 
-def _arrange(panels: int, width: float, panel: float) -> tuple[int, int]:
+def arrange(panels: int, width: float, panel: float) -> tuple[int, int]:
     """Rows and columns of panels at least `panel` inches wide, the rows as even as can be."""
     most = max(1, int(width / panel))
     rows = math.ceil(panels / most)
@@ -369,7 +370,7 @@ def _row_height(names: Iterable[str], letters: int, least: float) -> float:
     return max(least, 0.08 + 0.15 * max(len(textwrap.wrap(name, letters)) for name in names))
 
 
-def _outer_labels(axes: Axes, index: int, panels: int, columns: int, x: str, y: str, own_y: bool = False) -> None:
+def outer_labels(axes: Axes, index: int, panels: int, columns: int, x: str, y: str, own_y: bool = False) -> None:
     """Axis labels at the left and at the lowest panel of each column only; ticks elsewhere speak for themselves."""
     if index + columns >= panels:
         axes.set_xlabel(x)
@@ -411,7 +412,8 @@ def _letters(inches: float, size: float) -> int:
     return max(8, int(inches / (_LETTER * size)))
 
 
-def _wrapped(title: str, inches: float, size: float) -> str:
+def wrapped(title: str, inches: float, size: float) -> str:
+    """A panel's title in lines that fit."""
     return textwrap.fill(title, _letters(inches, 1.1 * size))  # bold is wider
 
 
@@ -421,14 +423,14 @@ def _short_lines(labels: Sequence[str]) -> list[str]:
 
 
 def _number(what: str, value: float) -> float:
-    return float(_numbers(what, value))
+    return float(checked(what, value))
 
 
 def _array(values: Numbers) -> NDArray[np.float64]:
     return np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values, dtype=np.float64)
 
 
-def _numbers(what: str, values: Numbers) -> NDArray[np.float64]:
+def checked(what: str, values: Numbers) -> NDArray[np.float64]:
     """An array of floats, if all are finite."""
     numbers = _array(values)
     bad = numbers[~np.isfinite(numbers)]

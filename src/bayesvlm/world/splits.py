@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import csv
+import hashlib
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
 from bayesvlm.core.errors import BayesVLMError, check_choice, check_count
-from bayesvlm.data.shards import LabelledShards
+from bayesvlm.data import LabelledShards, Sample, SkippedImages
 from bayesvlm.embedded import WORLD
 
 DATA = WORLD / "data"
@@ -46,7 +48,7 @@ GROUPS = (
 class Split:
     """Images as they are stored, with what is known about them; `classes` are the names a model chooses from.
 
-    Any image here goes into `BayesVLM.classify` and the others as it is.
+    Any image here goes into `BayesVLM.classify` and the others as it is. It is a labelled set (`data.LabelledSet`) too.
     """
 
     name: str
@@ -58,6 +60,32 @@ class Split:
 
     def __len__(self) -> int:
         return len(self.images)
+
+    def __iter__(self) -> Iterator[Sample]:
+        for sample in zip(self.keys, self.images, self.labels, self.captions, strict=True):
+            yield Sample(*sample)
+
+    @property
+    def size(self) -> int:
+        """The number of images."""
+        return len(self)
+
+    @property
+    def templates(self) -> tuple[str, ...]:
+        """Prompts with {c} for the class: its name alone, as in training."""
+        return ("{c}",)
+
+    @property
+    def skipped(self) -> SkippedImages:
+        """Nothing: every image here can be read, and the first one that could not would be an error."""
+        return SkippedImages(strict=True)
+
+    def fingerprint(self) -> str:
+        """A hash of the images, labels and class names."""
+        digest = hashlib.sha256(json.dumps([self.classes, self.labels]).encode())
+        for image in self.images:
+            digest.update(hashlib.sha256(image).digest())
+        return digest.hexdigest()
 
     @property
     def styles(self) -> tuple[str, ...]:

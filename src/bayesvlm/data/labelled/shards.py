@@ -8,23 +8,17 @@ SPLIT/0.tar, SPLIT/1.tar ... or .tar.gz     KEY.webp (or .jpg, .png), KEY.cls, a
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
-import os
-import tarfile
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from io import BufferedIOBase
 from pathlib import Path
 from typing import Any
 
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.data.images import SUFFIXES, SkippedImages
-from bayesvlm.data.labelled import Sample
-
-_BROKEN = (tarfile.TarError, EOFError, OSError, zlib.error)
+from bayesvlm.data.labelled.samples import Sample
+from bayesvlm.data.tars import BrokenShardError, read_samples
 
 
 @dataclass(frozen=True)
@@ -75,26 +69,12 @@ class LabelledShards:
         return digest.hexdigest()
 
     def __iter__(self) -> Iterator[Sample]:
-        from webdataset.tariterators import group_by_keys, tar_file_iterator  # takes a second: only where shards are
-
         for shard in self.shards:
             try:
-                with _opened(shard) as stream:
-                    files = ({**file, "__url__": str(shard)} for file in tar_file_iterator(stream))
-                    for sample in group_by_keys(files):
-                        yield self._sample(sample, shard)
-            except BayesVLMError:
-                raise
-            except _BROKEN as error:
-                reason = str(error).partition(" @ ")[0] or type(error).__name__
-                broken = BayesVLMError(
-                    f"The shard {shard} cannot be read to its end ({reason}); copy or download it again."
-                )
-                broken.__cause__ = error
-                self.skipped.note(str(shard), broken)
-            except ValueError as error:  # webdataset's word for two members of one name
-                reason = str(error).partition(" dict_keys")[0]
-                raise BayesVLMError(f"The shard {shard} is not made of samples: {reason}; make it again.") from error
+                for sample in read_samples(shard):
+                    yield self._sample(sample, shard)
+            except BrokenShardError as error:
+                self.skipped.note(str(shard), error)
 
     def _sample(self, sample: Mapping[str, Any], shard: Path) -> Sample:
         key = sample["__key__"]
@@ -119,19 +99,6 @@ class LabelledShards:
                 f"{shard}: the caption of {sample['__key__']!r} is not UTF-8 text (byte {error.start}); "
                 "write it as UTF-8."
             ) from None
-
-
-def _opened(shard: Path) -> BufferedIOBase:
-    """A shard that ends where an archive ends: tarfile itself takes an end in a header, or between members, for one."""
-    if shard.suffix == ".gz":
-        return gzip.open(shard, "rb")  # raises where the stream has no end
-    stream = shard.open("rb")
-    stream.seek(-min(1024, shard.stat().st_size), os.SEEK_END)
-    if any(stream.read()):
-        stream.close()
-        raise tarfile.ReadError("the empty blocks at the end of an archive are missing")
-    stream.seek(0)
-    return stream
 
 
 def _shards(folder: Path) -> tuple[Path, ...]:

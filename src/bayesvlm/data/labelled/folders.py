@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.data.images import SkippedImages, find_images
-from bayesvlm.data.labelled import Sample
+from bayesvlm.data.labelled.samples import Sample
 
 TEMPLATES = ("a photo of a {c}.",)
 

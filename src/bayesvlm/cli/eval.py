@@ -1,0 +1,204 @@
+"""`bayesvlm eval`: accuracy, NLPD and calibration of every method, for models x data sets."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bayesvlm.cli.options import Device, Json, Strict
+from bayesvlm.cli.output import emit, remark, table
+
+
+def evaluate(
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(help="Embedded models, saved posteriors (folders, Hub ids), or plain models."),
+    ] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--data", "-d", help="A set: an embedded split, a known name (--list), or a folder; NAME:SPLIT. Repeatable."
+        ),
+    ] = None,
+    validation: Annotated[
+        str | None,
+        typer.Option(help="Where the temperature is found. [default: the embedded validation split for emoji models]"),
+    ] = None,
+    methods: Annotated[
+        str, typer.Option(help="Some of plain, temperature, tta, bayes, bayes+tta, separated by commas; or all.")
+    ] = "plain,temperature,bayes",
+    views: Annotated[int, typer.Option(help="Views of an image for test-time augmentation.")] = 64,
+    keep: Annotated[float, typer.Option(help="Share of the views that vote: the most confident ones.")] = 0.3,
+    template: Annotated[
+        str | None, typer.Option(help="Prompt with {c} for the class name. [default: the set's own]")
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for results, tables and the page.")] = Path(
+        "results"
+    ),
+    form: Annotated[str | None, typer.Option("--table", help="Print the table as md, latex or csv.")] = None,
+    root: Annotated[
+        Path | None, typer.Option(help="Where known sets lie. [default: $BAYESVLM_DATA, else ./data]")
+    ] = None,
+    cache: Annotated[
+        Path | None, typer.Option(help="Where features are kept. [default: $BAYESVLM_CACHE, else ~/.cache/bayesvlm]")
+    ] = None,
+    skip_existing: Annotated[
+        bool, typer.Option("--skip-existing", help="Leave out what was measured already from the same inputs.")
+    ] = False,
+    listed: Annotated[bool, typer.Option("--list", help="Show the sets there are, and where each was found.")] = False,
+    device: Device = None,
+    strict: Strict = False,
+    as_json: Json = False,
+) -> None:
+    """Measure models on labelled sets: top-1, NLPD and calibration, with standard errors and significance.
+
+    Writes one json (and the numbers behind it) for each model and set, a table, and a page with pictures. Features are
+    encoded once and kept, so that a second call takes seconds.
+
+    Examples:
+
+        bayesvlm eval emoji-clip emoji-siglip -d new-drawing -d openmoji-black
+
+        bayesvlm eval posterior/ -d food101 -d data/my-images --validation imagenet --table latex
+
+        bayesvlm eval --list
+    """
+    from bayesvlm.core.errors import BayesVLMError
+    from bayesvlm.data.cache import FeatureCache
+    from bayesvlm.data.labelled.registry import open_labelled
+    from bayesvlm.data.views import Views
+    from bayesvlm.embedded import embedded_names
+    from bayesvlm.experiments.zero_shot import Result, ZeroShot, place
+    from bayesvlm.report.tables import FORMATS, render_table
+    from bayesvlm.report.writing import write_whole
+    from bayesvlm.report.zero_shot import write_zero_shot
+    from bayesvlm.vlm import BayesVLM
+    from bayesvlm.world import SPLITS, load
+
+    if listed:
+        _list(root, as_json)
+        return
+    if not models or not data:
+        raise BayesVLMError(
+            "Name at least one model and one set, such as `bayesvlm eval emoji-clip -d openmoji-black`; "
+            "`bayesvlm eval --list` shows the sets."
+        )
+    if form is not None and form not in FORMATS:
+        raise BayesVLMError(f"--table {form!r} is not known; use {' or '.join(FORMATS)}.")
+    chosen = _methods(methods)
+
+    def opened(name: str) -> Any:
+        return load(name) if name in SPLITS else open_labelled(name, root=root, template=template, strict=strict)
+
+    sets = [opened(name) for name in data]
+    store = FeatureCache(cache)
+    results, skipped = [], []
+    for name in models:
+        vlm = BayesVLM.from_pretrained(name, device=device)
+        tuned_on = validation or ("validation" if name in embedded_names() else None)
+        if "temperature" in chosen and tuned_on is None:
+            raise BayesVLMError(
+                f"{name}: temperature scaling needs labelled images; name a set with --validation, or leave "
+                "temperature out of --methods."
+            )
+        run = ZeroShot(
+            vlm,
+            name,
+            methods=chosen,
+            validation=opened(tuned_on) if tuned_on and "temperature" in chosen else None,
+            views=Views(views),
+            keep=keep,
+            cache=store,
+            template=template,
+        )
+        for labelled in sets:
+            path = place(out, name, labelled.name)
+            if skip_existing and path.is_file():
+                before = Result.load(path)
+                if before.inputs == run.inputs(labelled):
+                    remark(f"{name} on {labelled.name}: there already, in {path}")
+                    results.append(before)
+                    skipped.append(str(path))
+                    continue
+                remark(f"{name} on {labelled.name}: {path} was made from other inputs, so it is measured again")
+            result = run.run(labelled)
+            result.save(out)
+            if result.facts["skipped"]:
+                remark(
+                    f"{labelled.name}: skipped {len(result.facts['skipped'])} that cannot be read; {path} names them"
+                )
+            if absent := result.facts["classes_without_images"]:
+                remark(f"{labelled.name}: {len(absent)} classes have no image, such as {absent[0]!r}")
+            results.append(result)
+    for kind in FORMATS:
+        write_whole(out / f"table.{'tex' if kind == 'latex' else kind}", render_table(results, kind).encode())
+    command = shlex.join(["bayesvlm", *sys.argv[1:]])
+    page = write_zero_shot(results, out / "report.html", command)
+    if form is not None and not as_json:
+        print(render_table(results, form), end="")
+        return
+    emit(
+        {"results": [result.numbers for result in results], "skipped": skipped, "report": str(page)},
+        [*_tables(results), f"results, tables and pictures are in {out}; the page is {page}"],
+        as_json,
+    )
+
+
+def _methods(listed: str) -> list[str]:
+    """The methods a user named, by their names in tables."""
+    from bayesvlm.core.errors import BayesVLMError
+    from bayesvlm.experiments.methods import METHODS
+
+    known = {method.lower().replace(" ", ""): method for method in METHODS}
+    if listed.strip().lower() == "all":
+        return list(METHODS)
+    named = [name.strip().lower().replace(" ", "") for name in listed.split(",") if name.strip()]
+    unknown = [name for name in named if name not in known]
+    if unknown or not named:
+        raise BayesVLMError(f"--methods {listed!r}: use some of {', '.join(known)}, separated by commas, or all.")
+    return [method for name, method in known.items() if name in named]
+
+
+def _tables(results: list[Any]) -> list[Any]:
+    """One table a model for the terminal."""
+    rows: dict[str, list[list[str]]] = {}
+    for result in results:
+        best = {metric: result.winners(metric) for metric in ("top1", "nlpd", "ece")}
+        for method, found in result.scores.items():
+            star = {metric: "*" if method in best[metric] else " " for metric in best}
+            rows.setdefault(result.model, []).append(
+                [
+                    result.data,
+                    method,
+                    f"{100 * found.top1.value:.1f} ± {100 * found.top1.standard_error:.1f}{star['top1']}",
+                    f"{found.nlpd.value:.2f} ± {found.nlpd.standard_error:.2f}{star['nlpd']}",
+                    f"{100 * found.ece:.1f}{star['ece']}",
+                ]
+            )
+    columns = ["set", "method", "top-1 %", "NLPD", "ECE %"]
+    return [table(f"{model} (* not worse than the best, p = 0.05)", columns, of, texts=2) for model, of in rows.items()]
+
+
+def _list(root: Path | None, as_json: bool) -> None:
+    from bayesvlm.data.labelled.registry import available
+    from bayesvlm.world import SPLITS
+
+    known = available(root)
+    result = {
+        "embedded": dict(SPLITS),
+        "known": {entry.name: {"title": entry.title, "found": str(where) if where else None} for entry, where in known},
+    }
+    text = [
+        table("embedded", ["set", "what it is"], [[name, what] for name, what in SPLITS.items()], texts=2),
+        table(
+            "known",
+            ["set", "title", "where it is"],
+            [[entry.name, entry.title, str(where) if where else "not here"] for entry, where in known],
+            texts=3,
+        ),
+    ]
+    emit(result, text, as_json)

@@ -1,0 +1,19 @@
+"""Labelled images to measure on, wherever they lie: folders, shards, known data sets by name."""
+
+from bayesvlm.data.labelled.folders import ImageFolder
+from bayesvlm.data.labelled.known import KNOWN, Known
+from bayesvlm.data.labelled.registry import available, open_labelled
+from bayesvlm.data.labelled.samples import LabelledSet, Sample, decoded
+from bayesvlm.data.labelled.shards import LabelledShards
+
+__all__ = [
+    "KNOWN",
+    "ImageFolder",
+    "Known",
+    "LabelledSet",
+    "LabelledShards",
+    "Sample",
+    "available",
+    "decoded",
+    "open_labelled",
+]

@@ -1,0 +1,101 @@
+"""The two layouts of a labelled set on disk, told apart: CLIP-benchmark's shards, and class folders of images."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.data.labelled.folders import TEMPLATES, ImageFolder, spaced
+from bayesvlm.data.labelled.naming import Naming, names_synsets, naming_of
+from bayesvlm.data.labelled.samples import LabelledSet
+from bayesvlm.data.labelled.shards import LabelledShards
+
+_SPLITS = frozenset({"train", "training", "trainval", "val", "valid", "validation", "test", "testing"})
+
+
+def is_shards(folder: Path) -> bool:
+    """Whether a folder is in the webdataset layout: it has a classnames.txt that is a list of classes."""
+    file = folder / "classnames.txt"
+    return file.is_file() and not names_synsets(file)
+
+
+def open_folder(
+    folder: Path, split: str | None, *, templates: tuple[str, ...] | None = None, strict: bool = False
+) -> LabelledSet:
+    """A folder in either layout; without a split it is the test split, the only one, or the folder itself."""
+    name = folder.resolve().name
+    if is_shards(folder):
+        split = split or _usual(folder, sorted(path.parent.name for path in folder.glob("*/nshards.txt")))
+        return open_shards(folder, split, name=called(name, split), templates=templates, strict=strict)
+    if split is None:
+        split = "test" if "test" in _subfolders(folder) else None
+    return open_class_folders(
+        folder, split, bare=None, name=called(name, split), templates=templates or TEMPLATES, strict=strict
+    )
+
+
+def open_shards(
+    folder: Path, split: str, *, name: str, templates: tuple[str, ...] | None = None, strict: bool = False
+) -> LabelledShards:
+    """A split in the webdataset layout; `templates` in the place of its own where given."""
+    shards = LabelledShards.open(folder, split, name=name, strict=strict)
+    return shards if templates is None else replace(shards, templates=templates)
+
+
+def open_class_folders(
+    folder: Path,
+    split: str | None,
+    *,
+    bare: str | None,
+    name: str,
+    named: Naming = spaced,
+    templates: tuple[str, ...] = TEMPLATES,
+    strict: bool = False,
+) -> ImageFolder:
+    """Class folders in the subfolder named as the split ("Real World" is RealWorld too), or right in `folder`.
+
+    Args:
+        folder: where they lie.
+        split: which; None is what lies in `folder` itself.
+        bare: the split that class folders right in `folder` are.
+        name: what to call the set.
+        named: makes a class's name from its folder's.
+        templates: prompts with {c} for the class.
+        strict: stop at the first image that cannot be read.
+    """
+    subfolders = _subfolders(folder)
+    within = None if split is None else subfolders.get(_squeezed(split))
+    if within is None and split == bare and not (subfolders and subfolders.keys() <= _SPLITS):
+        within = folder
+    if within is None:
+        there = ", ".join(path.name for path in list(subfolders.values())[:10]) or "none"
+        asked = "is split into subfolders, and none was asked for" if split is None else f"has no split {split!r}"
+        raise BayesVLMError(f"{folder} {asked}; its subfolders are {there}: ask for one of them, or give its path.")
+    return ImageFolder.open(within, name=name, named=naming_of(within, named), templates=templates, strict=strict)
+
+
+def called(name: str, split: str | None, usual: str = "test") -> str:
+    """What tables call a split: by the set's name alone where it is the usual one to test on."""
+    return name if split is None or split == usual else f"{name}:{split}"
+
+
+def _usual(folder: Path, splits: list[str]) -> str:
+    if "test" in splits:
+        return "test"
+    if len(splits) == 1:
+        return splits[0]
+    raise BayesVLMError(f"{folder} has no split 'test'; ask for one of those it has: {', '.join(splits) or 'none'}.")
+
+
+def _subfolders(folder: Path) -> dict[str, Path]:
+    """Squeezed name -> subfolder."""
+    return {
+        _squeezed(path.name): path
+        for path in sorted(folder.iterdir())
+        if path.is_dir() and not path.name.startswith(".")
+    }
+
+
+def _squeezed(name: str) -> str:
+    return "".join(character for character in name.lower() if character not in " _-")

@@ -1,0 +1,9 @@
+"""Image-text pairs to fit on: folders with captions, img2dataset's shards, published captions files, HF data sets."""
+
+from bayesvlm.data.pairs.batches import Pair, PairSet
+from bayesvlm.data.pairs.datasets import PairDataset
+from bayesvlm.data.pairs.folders import PairFolder
+from bayesvlm.data.pairs.shards import PairShards
+from bayesvlm.data.pairs.sources import open_pairs
+
+__all__ = ["Pair", "PairDataset", "PairFolder", "PairSet", "PairShards", "open_pairs"]

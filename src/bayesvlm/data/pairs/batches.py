@@ -1,0 +1,90 @@
+"""What every set of image-text pairs is, wherever it lies: decoded images with their texts, batch after batch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from PIL import Image
+
+from bayesvlm.core.errors import BayesVLMError, check_count
+from bayesvlm.data.images import SkippedImages
+from bayesvlm.models.images import ImageLike
+
+Source = TypeVar("Source", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One image as it is stored, its text, and what to call the image when it cannot be read."""
+
+    name: str
+    image: ImageLike
+    text: str
+
+
+class PairSet(Protocol):
+    """Pairs to fit on: `PairFolder`, `PairShards` and `PairDataset` are such sets.
+
+    Attributes:
+        skipped: what could not be read, filled while iterating.
+    """
+
+    @property
+    def skipped(self) -> SkippedImages: ...
+
+    @property
+    def size(self) -> int | None:
+        """How many pairs there are, where that is known before reading them."""
+
+    def __iter__(self) -> Iterator[tuple[list[Image.Image], list[str]]]: ...
+
+    def fingerprint(self) -> str:
+        """A hash that a resumed fit must find unchanged."""
+
+
+def decoded_pairs(
+    pairs: Iterable[Pair], batch_size: int, skipped: SkippedImages
+) -> Iterator[tuple[list[Image.Image], list[str]]]:
+    """Batches of (images, texts); an image that cannot be decoded is left out with its text, and noted."""
+    waiting = iter(pairs)
+    while batch := list(islice(waiting, batch_size)):
+        images = skipped.decode([pair.image for pair in batch], [pair.name for pair in batch])
+        read = [(image, pair.text) for image, pair in zip(images, batch, strict=True) if image is not None]
+        if read:
+            yield [image for image, _ in read], [text for _, text in read]
+
+
+def in_rounds(pairs: Iterable[tuple[Source, str]], captions_per_image: int | None) -> list[tuple[Source, str]]:
+    """Every image's first caption, then every image's second, and so on.
+
+    Within a contrast batch all other captions count as negatives. In this order an image meets another caption of its
+    own only where there are fewer images than pairs in a contrast batch.
+
+    Args:
+        pairs: (image, caption); an image comes once for each of its captions.
+        captions_per_image: how many captions of an image to take, from its first; None takes them all.
+    """
+    most = None if captions_per_image is None else check_count("captions_per_image", captions_per_image)
+    taken: Counter[Source] = Counter()
+    rounds: list[list[tuple[Source, str]]] = []
+    for image, text in pairs:
+        number = taken[image]
+        if number == most:
+            continue
+        if number == len(rounds):
+            rounds.append([])
+        rounds[number].append((image, text))
+        taken[image] += 1
+    return [pair for each in rounds for pair in each]
+
+
+def refuse_choices(source: str | Path, kind: str, **choices: str | None) -> None:
+    """Refuse what was chosen (a split, a column) from a source that has none, so that no choice is passed over."""
+    for name, value in choices.items():
+        if value is not None:
+            raise BayesVLMError(f"{source} is {kind}, where {name}={value!r} chooses nothing; leave it out.")

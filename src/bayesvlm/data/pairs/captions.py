@@ -1,0 +1,225 @@
+"""Files that list images with their captions: csv, tsv and jsonl tables, COCO's json and Karpathy's.
+
+COCO        {"images": [{"id", "file_name"}], "annotations": [{"image_id", "caption"}]}
+Karpathy    {"images": [{"filename", "filepath"?, "split", "sentences": [{"raw"}]}]}
+A table     columns for the image and for the caption; an image with several captions has several rows
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.data.images import SkippedImages
+from bayesvlm.data.pairs.batches import refuse_choices
+
+CAPTION_FILES = ("captions.csv", "captions.tsv", "captions.jsonl", "captions.json")
+IMAGE_COLUMNS = ("image", "file_name", "filename", "file", "path", "filepath", "image_path")
+CAPTION_COLUMNS = ("caption", "text", "title", "description")
+
+_LAYOUTS = (
+    "expected COCO's captions (images with id and file_name, annotations with image_id and caption) "
+    "or Karpathy's (images with filename and sentences)"
+)
+
+
+def find_captions_file(folder: Path) -> Path | None:
+    """The captions file of a folder, by its name; None where there is none."""
+    found = [folder / name for name in CAPTION_FILES if (folder / name).is_file()]
+    if len(found) > 1:
+        names = ", ".join(path.name for path in found)
+        raise BayesVLMError(f"{folder} has several captions files ({names}); say which with --captions.")
+    return found[0] if found else None
+
+
+def read_captions_file(
+    file: Path,
+    folder: Path,
+    skipped: SkippedImages,
+    *,
+    split: str | None = None,
+    image_column: str | None = None,
+    text_column: str | None = None,
+) -> list[tuple[Path, str]]:
+    """Every caption of the file with its image, in the file's order.
+
+    Args:
+        file: csv, tsv, jsonl or json.
+        folder: where the images are.
+        skipped: where blank captions of a json file are noted.
+        split: of Karpathy's json, the images to take; None takes all.
+        image_column, text_column: of a table; None looks for one with a usual name.
+    """
+    if not file.is_file():
+        raise BayesVLMError(f"The captions file {file} does not exist; give a csv, tsv, jsonl or json file.")
+    suffix = file.suffix.lower()
+    if suffix not in (".csv", ".tsv", ".jsonl", ".json"):
+        kind = suffix or "file without suffix"
+        raise BayesVLMError(f"The captions file {file} is a {kind}; use csv, tsv or jsonl, or the json of COCO.")
+    if suffix == ".json":
+        refuse_choices(file, "json", image_column=image_column, text_column=text_column)
+        pairs = list(_json_pairs(file, folder, split, skipped))
+    else:
+        refuse_choices(file, "a table", split=split)
+        pairs = list(_table_pairs(file, folder, image_column, text_column))
+    if not pairs:
+        raise BayesVLMError(f"The captions file {file} lists no pairs.")
+    return pairs
+
+
+def choose_column(columns: Sequence[str], wanted: str | None, known: Sequence[str], source: str | Path) -> str:
+    """The column that was asked for, or the first with a usual name."""
+    names = [name for name in columns if isinstance(name, str)]
+    if wanted is not None and wanted not in names:
+        raise BayesVLMError(f"{source} has no column {wanted!r}; it has {', '.join(map(repr, names)) or 'none'}.")
+    found = wanted or next((name for name in names if name.strip().lower() in known), None)
+    if found is None:
+        raise BayesVLMError(
+            f"{source} has the columns {', '.join(map(repr, names))}; one of them must be called {' or '.join(known)}."
+        )
+    return found
+
+
+def read_text(file: Path) -> str:
+    """The contents of a UTF-8 file, with or without its mark."""
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BayesVLMError(f"{file} is not UTF-8 text (byte {error.start}); save it as UTF-8.") from None
+    except OSError as error:
+        raise BayesVLMError(f"{file} cannot be read: {error.strerror}.") from None
+
+
+# Tables --------------------------------------------------------------------------------------------------------------
+
+
+def _table_pairs(
+    file: Path, folder: Path, image_column: str | None, text_column: str | None
+) -> Iterator[tuple[Path, str]]:
+    suffix = file.suffix.lower()
+    rows = _jsonl_rows(file) if suffix == ".jsonl" else _csv_rows(file, "," if suffix == ".csv" else "\t")
+    if not rows:
+        return
+    image = choose_column(list(rows[0]), image_column, IMAGE_COLUMNS, file)
+    caption = choose_column(list(rows[0]), text_column, CAPTION_COLUMNS, file)
+    for number, row in enumerate(rows, start=1):
+        for name in (image, caption):
+            if not isinstance(row.get(name), str) or not row[name].strip():
+                raise BayesVLMError(
+                    f"{file}, entry {number}: {name!r} must be text that is not empty, got {row.get(name)!r}."
+                )
+        yield folder / row[image], row[caption]
+
+
+def _csv_rows(file: Path, delimiter: str) -> Sequence[Mapping[str, str]]:
+    """Rows of a csv file with quotes, or of a tsv file, where a quote is a character like any other."""
+    lines = io.StringIO(read_text(file), newline="")
+    try:
+        if delimiter == ",":
+            rows = list(csv.DictReader(lines, restkey="", strict=True))
+        else:
+            rows = list(csv.DictReader(lines, delimiter=delimiter, quoting=csv.QUOTE_NONE, restkey=""))
+    except csv.Error as error:
+        raise BayesVLMError(f"The captions file {file} is not readable: {error}.") from None
+    for number, row in enumerate(rows, start=1):
+        if "" in row:
+            raise BayesVLMError(
+                f"{file}, entry {number} has more fields than there are columns (from {row['']!r} on); "
+                "put captions with a comma in double quotes."
+            )
+    return rows
+
+
+def _jsonl_rows(file: Path) -> Sequence[Mapping[str, str]]:
+    rows = []
+    for number, line in enumerate(read_text(file).splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise BayesVLMError(f"{file}, line {number} is not json ({error}).") from None
+        if not isinstance(row, dict):
+            raise BayesVLMError(f"{file}, line {number} is a {type(row).__name__}; each line must be an object.")
+        rows.append(row)
+    return rows
+
+
+# COCO and Karpathy ---------------------------------------------------------------------------------------------------
+
+
+def _json_pairs(file: Path, folder: Path, split: str | None, skipped: SkippedImages) -> Iterator[tuple[Path, str]]:
+    text = read_text(file)
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise BayesVLMError(f"The captions file {file} is not json ({error}).") from None
+    if not isinstance(content, dict):
+        raise BayesVLMError(f"{file} holds a {type(content).__name__}; {_LAYOUTS}.")
+    images = _objects(content, "images", file)
+    if "annotations" in content:
+        refuse_choices(file, "a file of COCO captions", split=split)
+        listed = _coco(images, _objects(content, "annotations", file), file)
+    else:
+        listed = _karpathy(images, split, file, folder)
+    for image, caption, where in listed:
+        if caption.strip():
+            yield folder / image, caption.strip()
+        else:
+            skipped.note(where, BayesVLMError(f"{where}, of {image}, has a blank caption."))
+
+
+def _coco(
+    images: Sequence[Mapping[str, Any]], annotations: Sequence[Mapping[str, Any]], file: Path
+) -> Iterator[tuple[Path, str, str]]:
+    """(image, caption, where the caption stands) of every annotation."""
+    names = {
+        json.dumps(image.get("id")): _text(image, "file_name", f"{file}, image {number}")
+        for number, image in enumerate(images, start=1)
+    }
+    for number, annotation in enumerate(annotations, start=1):
+        where = f"{file}, annotation {number}"
+        identity = annotation.get("image_id")
+        name = None if identity is None else names.get(json.dumps(identity))
+        if name is None:
+            raise BayesVLMError(f"{where}: image_id is {identity!r}, which is the id of no image; {_LAYOUTS}.")
+        yield Path(name), _text(annotation, "caption", where), where
+
+
+def _karpathy(
+    images: Sequence[Mapping[str, Any]], split: str | None, file: Path, folder: Path
+) -> Iterator[tuple[Path, str, str]]:
+    """(image, caption, where the caption stands) of every sentence; `filepath` counts where there is such a folder."""
+    splits = sorted({str(image["split"]) for image in images if "split" in image})
+    if split is not None and split not in splits:
+        raise BayesVLMError(f"{file} has no split {split!r}; it has {', '.join(splits) or 'none'}.")
+    for number, image in enumerate(images, start=1):
+        where = f"{file}, image {number}"
+        name = Path(_text(image, "filename", where))
+        inside = Path(_text(image, "filepath", where)) if "filepath" in image else Path()
+        if (folder / inside).is_dir():
+            name = inside / name
+        sentences = _objects(image, "sentences", where)
+        if split is None or image.get("split") == split:
+            for place, sentence in enumerate(sentences, start=1):
+                yield name, _text(sentence, "raw", f"{where}, sentence {place}"), f"{where}, sentence {place}"
+
+
+def _objects(holder: Mapping[str, Any], name: str, where: str | Path) -> Sequence[Mapping[str, Any]]:
+    found = holder.get(name)
+    if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
+        keys = ", ".join(map(repr, list(holder)[:10])) or "nothing"
+        raise BayesVLMError(f"{where} has {keys} but no list of objects called {name!r}; {_LAYOUTS}.")
+    return found
+
+
+def _text(entry: Mapping[str, Any], name: str, where: str) -> str:
+    value = entry.get(name)
+    if not isinstance(value, str):
+        raise BayesVLMError(f"{where}: {name!r} must be text, got {value!r}; {_LAYOUTS}.")
+    return value

@@ -1,0 +1,196 @@
+"""Image-text pairs in a data set of the Hugging Face package `datasets`, which is an optional extra."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.data.images import SkippedImages
+from bayesvlm.data.pairs.batches import Pair, decoded_pairs, in_rounds, refuse_choices
+from bayesvlm.data.pairs.captions import CAPTION_COLUMNS, IMAGE_COLUMNS, choose_column
+from bayesvlm.models.images import ImageLike
+from bayesvlm.models.quiet import brief
+
+_IMAGES = (*IMAGE_COLUMNS, "img", "jpg", "jpeg", "png", "webp")
+_TEXTS = (*CAPTION_COLUMNS, "captions", "texts", "txt")
+
+
+@dataclass(frozen=True)
+class PairDataset:
+    """A set of pairs (`data.paired.PairSet`): the rows of a data set; a row with several captions is several pairs.
+
+    Args:
+        name: what errors call it.
+        images: a `datasets.Dataset`, its images not decoded.
+        image_column: the column of it to read.
+        pairs: (row, caption), in order.
+        batch_size: pairs in a batch.
+        skipped: where rows that cannot be read are counted.
+    """
+
+    name: str
+    images: Any
+    image_column: str
+    pairs: tuple[tuple[int, str], ...]
+    batch_size: int = 64
+    skipped: SkippedImages = field(default_factory=SkippedImages)
+
+    @classmethod
+    def open(
+        cls,
+        source: str | Path,
+        split: str | None = None,
+        image_column: str | None = None,
+        text_column: str | None = None,
+        *,
+        batch_size: int = 64,
+        captions_per_image: int | None = None,
+        strict: bool = False,
+    ) -> PairDataset:
+        """Load a data set and list its pairs.
+
+        Args:
+            source: an id on the Hub, a folder written by `save_to_disk`, or a folder of parquet files.
+            split: which of its splits; a folder with a single one needs none.
+            image_column, text_column: None looks for columns with a usual name.
+            batch_size: pairs in a batch.
+            captions_per_image: how many captions of a row to take, from its first; None takes them all.
+            strict: stop at the first row that cannot be read, instead of skipping it.
+        """
+        return cls.of(
+            _load(str(source), split),
+            str(source),
+            image_column,
+            text_column,
+            batch_size=batch_size,
+            captions_per_image=captions_per_image,
+            strict=strict,
+        )
+
+    @classmethod
+    def of(
+        cls,
+        dataset: Any,
+        name: str = "the data set",
+        image_column: str | None = None,
+        text_column: str | None = None,
+        *,
+        batch_size: int = 64,
+        captions_per_image: int | None = None,
+        strict: bool = False,
+    ) -> PairDataset:
+        """List the pairs of a `datasets.Dataset` that is loaded already; see `open`."""
+        image = choose_column(dataset.column_names, image_column, _IMAGES, name)
+        text = choose_column(dataset.column_names, text_column, _TEXTS, name)
+        skipped = SkippedImages(strict)
+        pairs = in_rounds(_captions(dataset, text, name, skipped), captions_per_image)
+        if not pairs:
+            raise BayesVLMError(f"{name} holds no captions in its column {text!r}; name another with text_column.")
+        return cls(name, _undecoded(dataset, image, name), image, tuple(pairs), batch_size, skipped)
+
+    @property
+    def size(self) -> int:
+        """The number of pairs listed."""
+        return len(self.pairs)
+
+    def __iter__(self) -> Iterator[tuple[list[Image.Image], list[str]]]:
+        pairs = (
+            Pair(f"{self.name}, row {row}", _image(self.images[row][self.image_column]), text)
+            for row, text in self.pairs
+        )
+        return decoded_pairs(pairs, self.batch_size, self.skipped)
+
+    def fingerprint(self) -> str:
+        """A hash of the rows and their captions; a resumed fit compares the images it has had as well."""
+        digest = hashlib.sha256(json.dumps([len(self.images), self.image_column]).encode())
+        for pair in self.pairs:
+            digest.update(json.dumps(pair).encode())
+        return digest.hexdigest()
+
+
+def is_saved_dataset(folder: Path) -> bool:
+    """Whether `save_to_disk` wrote this folder."""
+    return (folder / "dataset_dict.json").is_file() or (
+        (folder / "state.json").is_file() and (folder / "dataset_info.json").is_file()
+    )
+
+
+def _load(source: str, split: str | None) -> Any:
+    try:
+        from datasets import load_dataset, load_from_disk
+    except ImportError:
+        raise BayesVLMError(
+            f"The data set {source!r} is read with the package datasets, which is not installed; "
+            "pip install 'bayesvlm[datasets]'."
+        ) from None
+    folder = Path(source)
+    if not folder.is_dir() and split is None:
+        raise BayesVLMError(f"The data set {source!r} needs a split, such as 'train'; say which with split.")
+    try:
+        if is_saved_dataset(folder):
+            loaded = load_from_disk(source)
+        else:
+            loaded = load_dataset(source) if folder.is_dir() else load_dataset(source, split=split)
+    except Exception as error:  # the package raises errors of a dozen types, its own and others'
+        raise BayesVLMError(
+            f"The data set {source!r} cannot be loaded ({brief(error)}); check its name, the split and the network."
+        ) from error
+    if isinstance(loaded, dict):
+        return _choose_split(loaded, split, source)
+    if folder.is_dir():
+        refuse_choices(source, "a data set without splits", split=split)
+    return loaded
+
+
+def _choose_split(splits: dict[str, Any], split: str | None, source: str) -> Any:
+    if split is None and len(splits) == 1:
+        return next(iter(splits.values()))
+    if split not in splits:
+        wrong = "has several splits" if split is None else f"has no split {split!r}"
+        raise BayesVLMError(f"The data set {source!r} {wrong}; choose the split from {', '.join(splits)}.")
+    return splits[split]
+
+
+def _captions(dataset: Any, column: str, name: str, skipped: SkippedImages) -> Iterator[tuple[int, str]]:
+    """(row, caption) of every caption; a blank one is skipped and noted."""
+    batches = dataset.select_columns([column]).iter(batch_size=1000)
+    for row, value in enumerate(value for batch in batches for value in batch[column]):
+        captions = [caption for caption in (value if isinstance(value, list) else [value]) if caption is not None]
+        for caption in captions:
+            if not isinstance(caption, str):
+                raise BayesVLMError(
+                    f"{name}, row {row}: the column {column!r} holds {type(caption).__name__}, not text; name the "
+                    "column of the captions with text_column."
+                )
+        said = [caption.strip() for caption in captions if caption.strip()]
+        if not said:
+            skipped.note(f"{name}, row {row}", BayesVLMError(f"{name}, row {row} has no caption."))
+        yield from ((row, caption) for caption in said)
+
+
+def _undecoded(dataset: Any, column: str, name: str) -> Any:
+    """The image column alone, as the bytes or paths of the files, so that a damaged image can be skipped."""
+    feature = dataset.features[column]
+    if hasattr(feature, "decode"):
+        return dataset.select_columns([column]).cast_column(column, type(feature)(decode=False))
+    images = dataset.select_columns([column])
+    first = images[0][column]
+    if isinstance(first, str) and first.startswith(("http://", "https://")):
+        raise BayesVLMError(
+            f"{name}: the column {column!r} holds web addresses; download the images first, with img2dataset for one."
+        )
+    return images
+
+
+def _image(value: Any) -> ImageLike:
+    """What `to_rgb` reads: the package keeps an image file as its bytes, or as the path to it."""
+    if isinstance(value, dict):
+        value = value.get("bytes") or value.get("path")
+    return Path(value) if isinstance(value, str) else value

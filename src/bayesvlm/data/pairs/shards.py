@@ -1,0 +1,149 @@
+"""Image-text pairs in webdataset shards, laid out as img2dataset writes them (LAION, CC12M).
+
+00000.tar, 00001.tar ... or .tar.gz     KEY.jpg (or .png, .webp), KEY.txt, the caption, and KEY.json
+00000_stats.json                        how many samples the shard has; other files beside the shards are left alone
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.data.images import SUFFIXES, SkippedImages
+from bayesvlm.data.pairs.batches import Pair, decoded_pairs
+from bayesvlm.data.tars import read_samples
+
+_EDGE = 1 << 16  # bytes from the beginning and the end of a shard that its fingerprint is made of
+
+
+def find_shards(folder: Path) -> list[Path]:
+    """The shards of a folder in the order of their numbers; hidden files left out."""
+    found = [path for pattern in ("*.tar", "*.tar.gz") for path in folder.glob(pattern) if path.is_file()]
+    return sorted((path for path in found if not path.name.startswith(".")), key=_number)
+
+
+@dataclass(frozen=True)
+class PairShards:
+    """A set of pairs (`data.paired.PairSet`), shard after shard.
+
+    A sample without an image or without a caption is skipped and noted. So is the rest of a shard that cannot be read
+    to its end; the samples before the damage count, and reading goes on with the next shard.
+
+    Args:
+        folder: where the shards lie.
+        shards: their files, in order.
+        batch_size: pairs in a batch.
+        skipped: where samples and shards that cannot be read are counted.
+    """
+
+    folder: Path
+    shards: tuple[Path, ...]
+    batch_size: int = 64
+    skipped: SkippedImages = field(default_factory=SkippedImages)
+
+    @classmethod
+    def open(cls, folder: str | Path, batch_size: int = 64, strict: bool = False) -> PairShards:
+        """List the shards of a folder.
+
+        Args:
+            folder: a folder with .tar or .tar.gz files.
+            batch_size: pairs in a batch.
+            strict: a shard, sample or image that cannot be read is an error, not skipped.
+        """
+        folder = Path(folder)
+        if not folder.is_dir():
+            raise BayesVLMError(f"{folder} is not a folder; give the folder with the tar shards.")
+        shards = find_shards(folder)
+        if not shards:
+            raise BayesVLMError(f"{folder} holds no tar shards; expected files such as 00000.tar in it.")
+        return cls(folder, tuple(shards), batch_size, SkippedImages(strict))
+
+    @property
+    def size(self) -> int | None:
+        """The number of samples, where img2dataset's statistics lie beside every shard."""
+        counts = [_successes(shard) for shard in self.shards]
+        known = [count for count in counts if count is not None]
+        return sum(known) if len(known) == len(counts) else None
+
+    def __iter__(self) -> Iterator[tuple[list[Image.Image], list[str]]]:
+        return decoded_pairs(self._pairs(), self.batch_size, self.skipped)
+
+    def fingerprint(self) -> str:
+        """A hash of the shards' names, sizes, first and last 64 KiB: terabytes are not read twice to begin a fit.
+
+        What is changed in the middle of a shard goes unnoticed here; a resumed fit compares the pairs it has had.
+        """
+        digest = hashlib.sha256()
+        for shard in self.shards:
+            size = shard.stat().st_size
+            digest.update(json.dumps([shard.name, size]).encode())
+            with shard.open("rb") as file:
+                digest.update(file.read(_EDGE))
+                file.seek(-min(_EDGE, size), os.SEEK_END)
+                digest.update(file.read())
+        return digest.hexdigest()
+
+    def _pairs(self) -> Iterator[Pair]:
+        found = False
+        for shard in self.shards:
+            try:
+                for sample in read_samples(shard):
+                    pair = self._pair(sample, shard)
+                    if pair is not None:
+                        found = True
+                        yield pair
+            except BayesVLMError as error:
+                self.skipped.note(str(shard), error)
+        if not found:
+            raise BayesVLMError(
+                f"{self.folder}: none of its {len(self.shards)} shard(s) holds a sample with an image and a caption; "
+                "expected KEY.jpg with KEY.txt, or with a caption in KEY.json."
+            )
+
+    def _pair(self, sample: Mapping[str, Any], shard: Path) -> Pair | None:
+        name = f"{shard}: {sample['__key__']}"
+        image = next((content for suffix, content in sample.items() if f".{suffix}" in SUFFIXES), None)
+        try:
+            caption = _caption(sample)
+        except ValueError as error:  # not UTF-8, or not json
+            self.skipped.note(name, BayesVLMError(f"{name} has a caption that cannot be read ({error})."))
+            return None
+        if image is None or caption is None:
+            missing = "image" if image is None else "caption"
+            self.skipped.note(name, BayesVLMError(f"{name} has no {missing}."))
+            return None
+        return Pair(name, image, caption)
+
+
+def _caption(sample: Mapping[str, Any]) -> str | None:
+    """What .txt says, else the caption in .json; None where neither says anything."""
+    text: str = sample.get("txt", b"").decode("utf-8-sig").strip()
+    if not text and "json" in sample:
+        record = json.loads(sample["json"])
+        caption = record.get("caption") if isinstance(record, dict) else None
+        text = caption.strip() if isinstance(caption, str) else ""
+    return text or None
+
+
+def _successes(shard: Path) -> int | None:
+    """The number of samples that the statistics beside a shard tell."""
+    try:
+        written = json.loads((shard.parent / f"{shard.name.partition('.tar')[0]}_stats.json").read_bytes())
+    except (OSError, ValueError):
+        return None
+    count = written.get("successes") if isinstance(written, dict) else None
+    return count if isinstance(count, int) and count >= 0 else None
+
+
+def _number(path: Path) -> list[tuple[int, str]]:
+    """A key that sorts 10.tar after 9.tar."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", path.name)]

@@ -1,0 +1,136 @@
+"""Features of data sets and prompts: through the model once, from the cache ever after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+
+from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.core.features import Features
+from bayesvlm.data.cache import Entry, FeatureCache, Part, tensor_fingerprint
+from bayesvlm.data.labelled.samples import Batch, LabelledSet, check_labels, decoded
+from bayesvlm.data.views import Views
+from bayesvlm.models.adapter import Adapter
+from bayesvlm.progress import progress_bar
+from bayesvlm.vlm import BayesVLM
+
+
+@dataclass(frozen=True)
+class EncodedSet:
+    """A labelled set as the towers see it."""
+
+    features: Features  # [N], or [N * V]: the views of each image one after the other
+    labels: Tensor  # [N]
+    keys: Sequence[str]  # [N], which images they are
+    skipped: Mapping[str, str]  # what could not be read, and why
+    fingerprint: str  # of the data
+
+
+class Encoder:
+    """The encoder of a model with a cache behind it.
+
+    Args:
+        vlm: the model; its posterior is not used.
+        cache: where features are kept; None keeps none.
+    """
+
+    def __init__(self, vlm: BayesVLM, cache: FeatureCache | None = None) -> None:
+        if vlm.adapter is None:
+            raise BayesVLMError("This model has projections only and no encoder; load one with from_pretrained.")
+        self.vlm, self.adapter, self.cache = vlm, vlm.adapter, cache
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """Everything about the model that decides its features: all weights, preprocessing, precision, versions."""
+        adapter: Adapter = self.adapter
+        return {
+            "model": adapter.name,
+            "revision": adapter.revision,
+            "weights": tensor_fingerprint(adapter.model.state_dict().items()),
+            "preprocessing": adapter.preprocessing(),
+            "dtype": str(adapter.dtype),
+            "device": adapter.device.type,
+            "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+        }
+
+    def images(self, data: LabelledSet, views: Views | None = None) -> EncodedSet:
+        """Features of a labelled set, or of random views of its images, with a progress bar."""
+        fingerprint = data.fingerprint()
+        key = {**self.identity, "data": fingerprint, "views": None if views is None else vars(views)}
+        entry = self._collect(key, lambda start: self._parts(data, views, start))
+        labels = entry.tensors["labels"]
+        check_labels(labels.tolist(), data.classes, data.name)
+        return EncodedSet(
+            _features(entry.tensors),
+            labels,
+            entry.notes["keys"],
+            dict(entry.notes["skipped"]),
+            fingerprint,
+        )
+
+    def texts(self, prompts: Sequence[str]) -> Features:
+        """Features of prompts."""
+        key = {**self.identity, "prompts": list(prompts)}
+
+        def parts(start: int) -> Iterator[Part]:
+            yield Part(_tensors(self.adapter.encode_texts(list(prompts)[start:], progress=False)), {}, len(prompts))
+
+        return _features(self._collect(key, parts).tensors)
+
+    def _collect(self, key: Mapping[str, Any], parts: Any) -> Entry:
+        if self.cache is not None:
+            return self.cache.collect(key, parts)
+        made = list(parts(0))
+        tensors = {name: torch.cat([part.tensors[name] for part in made]) for name in made[0].tensors}
+        notes = {name: [note for part in made for note in part.notes[name]] for name in made[0].notes}
+        return Entry(tensors, notes)
+
+    def _parts(self, data: LabelledSet, views: Views | None, start: int) -> Iterator[Part]:
+        what = f"Encoding {data.name}" + (f", {views.count} views of each" if views else "")
+        with progress_bar(what, total=None if data.size is None else data.size - start, unit="images") as advance:
+            noted: set[str] = set()
+            unread, tensors = 0, None  # samples since the last part that gave no image
+
+            def notes(keys: list[str]) -> dict[str, list[Any]]:
+                fresh = [[name, why] for name, why in data.skipped.reasons.items() if name not in noted]
+                noted.update(name for name, _ in fresh)
+                return {"keys": keys, "skipped": fresh}
+
+            for batch in decoded(data, batch_size=256 if views is None else 8, start=start):
+                unread += batch.read
+                if batch.images:
+                    tensors = self._encode(batch, views)
+                    yield Part(tensors, notes(batch.keys), unread)
+                    unread = 0
+                advance(batch.read)
+            if tensors is not None:
+                yield Part({name: value[:0] for name, value in tensors.items()}, notes([]), unread)
+            elif start == 0:
+                check_labels([], data.classes, data.name)
+
+    def _encode(self, batch: Batch, views: Views | None) -> dict[str, Tensor]:
+        """Features of a batch, [n, ...], or of its views, [n, V, ...], which share one call of the encoder."""
+        images = batch.images
+        if views is not None:
+            images = [view for image, key in zip(images, batch.keys, strict=True) for view in views.of(image, key)]
+        tensors = _tensors(self.adapter.encode_images(images, batch_size=256, progress=False))
+        if views is not None:
+            tensors = {name: value.reshape(len(batch.images), views.count, -1) for name, value in tensors.items()}
+        return {**tensors, "labels": torch.tensor(batch.labels, dtype=torch.int64)}
+
+
+def _tensors(features: Features) -> dict[str, Tensor]:
+    found = {"activations": features.activations, "residual": features.residual}
+    return {name: value.cpu() for name, value in found.items() if value is not None}
+
+
+def _features(tensors: Mapping[str, Tensor]) -> Features:
+    """From [N, p], or from [N, V, p]."""
+    activations, residual = tensors["activations"], tensors.get("residual")
+    return Features(activations.flatten(0, -2), None if residual is None else residual.flatten(0, -2))

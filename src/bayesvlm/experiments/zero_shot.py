@@ -1,0 +1,251 @@
+"""The paper's first question: are the uncertainties useful? One model on one labelled set, all methods side by side.
+
+A result is two files that name everything they were made from: NAME.json with the figures, NAME.safetensors with six
+numbers an image and method. Tables, tests and pictures are made from these alone.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors.torch import save
+
+from bayesvlm import __version__
+from bayesvlm.artifacts.files import read_safetensors, write_together
+from bayesvlm.artifacts.weights import weight_hashes
+from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.core.estimation import TOWERS
+from bayesvlm.core.features import Features
+from bayesvlm.data.cache import FeatureCache, tensor_fingerprint
+from bayesvlm.data.labelled.samples import LabelledSet, absent_classes
+from bayesvlm.data.views import Views
+from bayesvlm.evaluation import Outcomes, not_worse_than_best
+from bayesvlm.experiments.encoding import EncodedSet, Encoder
+from bayesvlm.experiments.methods import SINGLE, VOTING, Methods, losses
+from bayesvlm.experiments.scoring import Scores
+from bayesvlm.vlm import BayesVLM
+
+SCHEMA = 1
+LEVEL = 0.05  # of the paired tests
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came out of one model on one set.
+
+    Args:
+        inputs: everything the result depends on, by name and hash: model, posterior, data, prompts, methods, versions.
+        facts: sizes, the temperature, what was skipped, seconds.
+        scores: each method's.
+    """
+
+    inputs: Mapping[str, Any]
+    facts: Mapping[str, Any]
+    scores: Mapping[str, Scores]
+
+    @property
+    def model(self) -> str:
+        return str(self.inputs["model"]["name"])
+
+    @property
+    def data(self) -> str:
+        return str(self.inputs["data"]["name"])
+
+    def winners(self, metric: str) -> frozenset[str]:
+        """The methods not worse than the best, by a paired t-test over the images; of ECE the smallest."""
+        if metric == "ece":
+            best = min(found.ece for found in self.scores.values())
+            return frozenset(name for name, found in self.scores.items() if found.ece == best)
+        return not_worse_than_best(losses(self.scores, "nlpd" if metric == "nlpd" else "top1"), LEVEL)
+
+    @cached_property
+    def numbers(self) -> dict[str, Any]:
+        """All figures, for json."""
+        return {
+            "schema": SCHEMA,
+            "inputs": self.inputs,
+            "facts": self.facts,
+            "methods": {name: found.numbers() for name, found in self.scores.items()},
+            "not_worse_than_best": {metric: sorted(self.winners(metric)) for metric in ("top1", "nlpd")},
+        }
+
+    def save(self, folder: str | Path) -> Path:
+        """Write both files, whole or not at all; returns the json's path."""
+        path = place(folder, self.model, self.data)
+        columns = {
+            f"{method}/{column.name}": getattr(found.outcomes, column.name).cpu().contiguous()
+            for method, found in self.scores.items()
+            for column in fields(Outcomes)
+        }
+        columns |= {
+            f"{name}/voted": found.voted.cpu() for name, found in self.scores.items() if found.voted is not None
+        }
+        text = json.dumps({**self.numbers, "columns": tensor_fingerprint(columns.items())}, indent=2) + "\n"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_together(path.parent, {f"{path.stem}.safetensors": save(columns), path.name: text.encode()})
+        except OSError as error:
+            raise BayesVLMError(f"The result {path} cannot be written: {error.strerror or error}.") from None
+        return path
+
+    @classmethod
+    def load(cls, path: str | Path) -> Result:
+        """Read what `save` wrote; refuses files that do not belong together."""
+        path = Path(path)
+        try:
+            written = json.loads(path.read_text(encoding="utf-8"))
+            methods, schema = written["methods"], written["schema"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise BayesVLMError(
+                f"{path} is no result of `bayesvlm eval` ({error}); run the evaluation again."
+            ) from None
+        if schema != SCHEMA:
+            raise BayesVLMError(f"{path} has schema {schema}; this version reads {SCHEMA}: run the evaluation again.")
+        columns = read_safetensors(path.with_suffix(".safetensors"))
+        if tensor_fingerprint(columns.items()) != written["columns"]:
+            raise BayesVLMError(f"{path} and its .safetensors are of different runs; run the evaluation again.")
+        scores = {
+            name: Scores(
+                Outcomes(*(columns[f"{name}/{column.name}"] for column in fields(Outcomes))),
+                columns.get(f"{name}/voted"),
+            )
+            for name in methods
+        }
+        return cls(written["inputs"], written["facts"], scores)
+
+
+def place(folder: str | Path, model: str, data: str) -> Path:
+    """Where the json of a model on a set lies; what a file name cannot hold becomes a dash."""
+    return Path(folder) / _slug(model) / f"{_slug(data)}.json"
+
+
+class ZeroShot:
+    """One model, made ready to be measured on any number of sets.
+
+    Args:
+        vlm: the model, with a posterior where a Bayesian method is asked for.
+        name: what tables call it.
+        methods: some of `methods.METHODS`.
+        validation: where the temperature is found; needed for the method "temperature".
+        views: for the methods that vote.
+        keep: the share of views that vote.
+        cache: of features; None keeps none.
+        template: a prompt with {c} for the class; None takes the first one of each set.
+    """
+
+    def __init__(
+        self,
+        vlm: BayesVLM,
+        name: str,
+        *,
+        methods: Sequence[str] = SINGLE,
+        validation: LabelledSet | None = None,
+        views: Views | None = None,
+        keep: float = 0.3,
+        cache: FeatureCache | None = None,
+        template: str | None = None,
+    ) -> None:
+        if any("Bayes" in method for method in methods) and not vlm.fitted:
+            raise BayesVLMError(
+                f"{name} has no posterior; fit one with `bayesvlm fit`, or leave the Bayesian methods out."
+            )
+        if "temperature" in methods and validation is None:
+            raise BayesVLMError("The method 'temperature' needs a validation set; name one, or leave the method out.")
+        if template is not None and "{c}" not in template:
+            raise BayesVLMError(f"template={template!r} has no place for the class name; put {{c}} where it goes.")
+        self.vlm, self.name, self.methods, self.template = vlm, name, tuple(methods), template
+        self.views = (views or Views()) if set(methods) & set(VOTING) else None
+        self.encoder = Encoder(vlm, cache)
+        self.validation, self.keep = validation if "temperature" in methods else None, keep
+
+    @cached_property
+    def ready(self) -> Methods:
+        """The methods, their temperature found on the validation set."""
+        if self.validation is None:
+            return Methods(self.vlm, None, self.keep)
+        found = self.encoder.images(self.validation)
+        prompts = self.encoder.texts(self.prompts(self.validation))
+        return Methods.tuned(self.vlm, found.features.to(self.vlm.device), found.labels, prompts, self.keep)
+
+    def prompt(self, data: LabelledSet) -> str:
+        """The template: as asked for, or the set's first."""
+        return self.template or data.templates[0]
+
+    def prompts(self, data: LabelledSet) -> list[str]:
+        """The class names in their template."""
+        return [self.prompt(data).replace("{c}", name) for name in data.classes]
+
+    def inputs(self, data: LabelledSet) -> dict[str, Any]:
+        """What a result on this set will depend on: two runs with equal inputs give equal results."""
+        posterior = None
+        if self.vlm.fitted:
+            sums = [(f"{t}.{n}", getattr(self.vlm.factors[t], f"{n}_sum")) for t in TOWERS for n in "AB"]
+            posterior = {
+                "factors": tensor_fingerprint(sums),
+                "tau": self.vlm.tau,
+                "lam": self.vlm.lam,
+                "structure": self.vlm.settings.structure,
+                "covariance": self.vlm.settings.covariance,
+                "link": self.vlm.settings.link,
+            }
+        validation = self.validation
+        return {
+            "model": {
+                "name": self.name,
+                **{key: self.encoder.identity[key] for key in ("revision", "weights", "dtype")},
+                "projections": weight_hashes(self.vlm.image, self.vlm.text)["float32"],
+            },
+            "posterior": posterior,
+            "data": {
+                "name": data.name,
+                "fingerprint": data.fingerprint(),
+                "template": self.template or data.templates[0],
+            },
+            "validation": validation and {"name": validation.name, "fingerprint": validation.fingerprint()},
+            "methods": list(self.methods),
+            "views": None if self.views is None else {**vars(self.views), "keep": self.keep},
+            "versions": {
+                "bayesvlm": __version__,
+                "torch": torch.__version__,
+                "transformers": transformers.__version__,
+                "python": platform.python_version(),
+            },
+        }
+
+    def run(self, data: LabelledSet) -> Result:
+        """Encode (or take from the cache), predict with every method, score."""
+        inputs, started = self.inputs(data), time.perf_counter()
+        methods = self.ready
+        found = self.encoder.images(data)
+        views = None if self.views is None else self.encoder.images(data, self.views)
+        classes = self.encoder.texts(self.prompts(data))
+        encoded = time.perf_counter()
+        scores = methods.scores(
+            self._here(found), found.labels, classes, self.methods, None if views is None else self._here(views)
+        )
+        facts = {
+            "images": len(found.labels),
+            "classes": len(data.classes),
+            "classes_without_images": absent_classes(found.labels.tolist(), data.classes),
+            "skipped": dict(found.skipped),
+            "temperature": methods.temperature,
+            "scale": self.vlm.scale,
+            "seconds": {"encode": encoded - started, "predict": time.perf_counter() - encoded},
+        }
+        return Result(inputs, facts, scores)
+
+    def _here(self, encoded: EncodedSet) -> Features:
+        return encoded.features.to(self.vlm.device)
+
+
+def _slug(name: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name).strip("-.") or "unnamed"

@@ -1,0 +1,208 @@
+"""Features of data sets: the model's own, encoded once, and never those of other weights, images or views."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from bayesvlm import BayesVLM, BayesVLMError
+from bayesvlm.data import ImageFolder
+from bayesvlm.data.cache import FeatureCache
+from bayesvlm.data.views import Views
+from bayesvlm.experiments import encoding
+from bayesvlm.experiments.encoding import EncodedSet, Encoder
+from bayesvlm.models.tiny import save_tiny_clip, save_tiny_siglip
+
+CLASSES = ("cat", "dog", "horse")
+
+
+@pytest.fixture(scope="module", params=[save_tiny_clip, save_tiny_siglip], ids=["clip", "siglip"])
+def vlm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> BayesVLM:
+    folder = tmp_path_factory.mktemp("model")
+    request.param(folder)
+    return BayesVLM.from_pretrained(str(folder), device="cpu")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Eight images of three classes."""
+    random = np.random.default_rng(0)
+    for number in range(8):
+        place = tmp_path / "set" / CLASSES[number % 3]
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(random.integers(0, 256, (40, 40, 3), dtype=np.uint8)).save(place / f"{number}.png")
+    return tmp_path / "set"
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch, vlm: BayesVLM) -> list[int]:
+    """How many images every call of the encoder got."""
+    made: list[int] = []
+    adapter = type(vlm.adapter)
+    honest = adapter.encode_images
+
+    def counted(self: object, images: list[Image.Image], **options: object) -> object:
+        made.append(len(images))
+        return honest(self, images, **options)
+
+    monkeypatch.setattr(adapter, "encode_images", counted)
+    return made
+
+
+def same(first: EncodedSet, second: EncodedSet) -> bool:
+    residuals = (first.features.residual, second.features.residual)
+    return (
+        torch.equal(first.features.activations, second.features.activations)
+        and (residuals[0] is None) == (residuals[1] is None)
+        and (residuals[0] is None or torch.equal(*residuals))
+        and torch.equal(first.labels, second.labels)
+        and list(first.keys) == list(second.keys)
+        and first.skipped == second.skipped
+    )
+
+
+def test_they_are_the_model_s_own(vlm: BayesVLM, folder: Path, tmp_path: Path) -> None:
+    data = ImageFolder.open(folder)
+    expected = vlm.image_features(list(data.paths))
+    for cache in (None, FeatureCache(tmp_path / "cache")):
+        found = Encoder(vlm, cache).images(data)
+        torch.testing.assert_close(found.features.activations, expected.activations)
+        if expected.residual is not None:
+            torch.testing.assert_close(found.features.residual, expected.residual)
+        assert found.labels.tolist() == list(data.labels)
+        assert found.keys == [str(path) for path in data.paths]
+        assert found.skipped == {}
+    texts = Encoder(vlm).texts(CLASSES)
+    torch.testing.assert_close(texts.activations, vlm.text_features(list(CLASSES)).activations)
+
+
+def test_a_second_time_nothing_is_encoded(vlm: BayesVLM, folder: Path, tmp_path: Path, calls: list[int]) -> None:
+    cache = FeatureCache(tmp_path / "cache")
+    first = Encoder(vlm, cache).images(ImageFolder.open(folder))
+    assert sum(calls) == 8
+    prompts = Encoder(vlm, cache).texts(CLASSES)
+    again = Encoder(vlm, cache).images(ImageFolder.open(folder))
+    assert sum(calls) == 8
+    assert same(first, again)
+    assert torch.equal(Encoder(vlm, cache).texts(CLASSES).activations, prompts.activations)
+    assert not torch.equal(Encoder(vlm, cache).texts(["a", "b", "c"]).activations, prompts.activations)
+
+
+def test_views_are_cached_by_what_they_are(vlm: BayesVLM, folder: Path, tmp_path: Path, calls: list[int]) -> None:
+    cache, data = FeatureCache(tmp_path / "cache"), ImageFolder.open(folder)
+    found = Encoder(vlm, cache).images(data, Views(5))
+    assert calls == [40], "the views of many images share one call"
+    assert len(found.features) == 40
+    plain = Encoder(vlm, cache).images(data)
+    torch.testing.assert_close(found.features.activations[::5], plain.features.activations, rtol=1e-4, atol=1e-5)
+    Encoder(vlm, cache).images(data, Views(5))
+    assert sum(calls) == 48
+    other = Encoder(vlm, cache).images(data, Views(5, seed=1))
+    assert sum(calls) == 88
+    assert not torch.allclose(other.features.activations, found.features.activations)
+
+
+def repaint(folder: Path) -> None:
+    Image.new("RGB", (40, 40), "red").save(next(folder.rglob("*.png")))
+
+
+def relabel(folder: Path) -> None:
+    image = next((folder / "cat").iterdir())
+    shutil.move(image, folder / "dog" / image.name)
+
+
+def rename(folder: Path) -> None:
+    (folder / "cat").rename(folder / "kitten")
+
+
+@pytest.mark.parametrize("change", [repaint, relabel, rename])
+def test_changed_data_are_encoded_again(
+    vlm: BayesVLM, folder: Path, tmp_path: Path, calls: list[int], change: Callable[[Path], None]
+) -> None:
+    cache = FeatureCache(tmp_path / "cache")
+    Encoder(vlm, cache).images(ImageFolder.open(folder))
+    change(folder)
+    found = Encoder(vlm, cache).images(ImageFolder.open(folder))
+    assert sum(calls) == 16
+    assert same(found, Encoder(vlm).images(ImageFolder.open(folder)))
+
+
+def test_changed_weights_are_another_model(vlm: BayesVLM, folder: Path, tmp_path: Path) -> None:
+    assert vlm.adapter is not None
+    cache = FeatureCache(tmp_path / "cache")
+    before = Encoder(vlm, cache).images(ImageFolder.open(folder))
+    weight = next(p for name, p in vlm.adapter.model.named_parameters() if "vision" in name and p.ndim > 1)
+    kept = weight.detach().clone()
+    try:
+        with torch.no_grad():
+            weight += 0.1
+        after = Encoder(vlm, cache).images(ImageFolder.open(folder))
+    finally:
+        with torch.no_grad():
+            weight.copy_(kept)
+    assert not torch.allclose(before.features.activations, after.features.activations)
+
+
+def test_using_a_model_does_not_make_it_another(vlm: BayesVLM) -> None:
+    before = Encoder(vlm).identity
+    vlm.text_features(["a word", "some more words"])
+    vlm.image_features([Image.new("RGB", (30, 20))])
+    assert Encoder(vlm).identity == before
+
+
+def test_what_cannot_be_read_is_left_out_and_named(vlm: BayesVLM, folder: Path, tmp_path: Path) -> None:
+    broken = folder / "dog" / "0.png"
+    broken.write_bytes(b"no image")
+    cache = FeatureCache(tmp_path / "cache")
+    for found in (Encoder(vlm, cache).images(ImageFolder.open(folder)) for _ in range(2)):
+        assert len(found.labels) == 8
+        assert list(found.skipped) == [str(broken)]
+    with pytest.raises(BayesVLMError, match="not an image"):
+        Encoder(vlm).images(ImageFolder.open(folder, strict=True))
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_set_without_images(vlm: BayesVLM, folder: Path, tmp_path: Path, cached: bool) -> None:
+    for path in folder.rglob("*.png"):
+        path.write_bytes(b"no image")
+    with pytest.raises(BayesVLMError, match="set has no image that can be read"):
+        Encoder(vlm, FeatureCache(tmp_path / "cache") if cached else None).images(ImageFolder.open(folder))
+
+
+def test_an_interrupted_run_goes_on(
+    vlm: BayesVLM, folder: Path, tmp_path: Path, calls: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FeatureCache.collect, "__defaults__", (2,))  # a part has two rows
+    honest = encoding.decoded
+    monkeypatch.setattr(encoding, "decoded", lambda data, batch_size, start: honest(data, 2, start))
+    data, cache = ImageFolder.open(folder), FeatureCache(tmp_path / "cache")
+    whole = Encoder(vlm).images(data)
+    calls.clear()
+
+    def interrupted(self: Encoder, batch: object, views: object) -> object:
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return kept(self, batch, views)
+
+    kept = Encoder._encode
+    monkeypatch.setattr(Encoder, "_encode", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Encoder(vlm, cache).images(data)
+    monkeypatch.setattr(Encoder, "_encode", kept)
+    assert calls == [2, 2]
+    found = Encoder(vlm, cache).images(data)
+    assert calls == [2, 2, 2, 2]
+    torch.testing.assert_close(found.features.activations, whole.features.activations)
+    assert list(found.keys) == list(whole.keys)
+
+
+def test_a_model_without_an_encoder() -> None:
+    bare = BayesVLM.from_projections(torch.ones(2, 3), torch.ones(2, 3), 1.0)
+    with pytest.raises(BayesVLMError, match="has projections only and no encoder"):
+        Encoder(bare)
