@@ -322,7 +322,7 @@ def test_an_image_that_becomes_readable_is_not_counted_wrongly(
 
 def test_every_command_explains_itself_with_an_example(run: Run) -> None:
     assert "Commands" in run("--help").out
-    for command in ("demo", "fit", "tune", "classify", "info", "convert", "merge"):
+    for command in ("demo", "fit", "tune", "eval", "classify", "info", "convert", "merge"):
         text = run(command, "--help").out
         assert f"bayesvlm {command}" in text.split("Example")[-1], f"{command} --help shows no example"
         assert "--json" in text

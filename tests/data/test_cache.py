@@ -7,12 +7,14 @@ import itertools
 import json
 import logging
 import os
+import queue
 import re
 import resource
 import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -245,13 +247,16 @@ def test_changing_a_loaded_tensor_does_not_change_the_file(cache: FeatureCache) 
 
 
 @pytest.mark.parametrize("part_rows", [1, 5, 4096])
-def test_collecting_encodes_once_and_leaves_one_file(cache: FeatureCache, part_rows: int) -> None:
+def test_collecting_encodes_once_and_leaves_one_file(
+    cache: FeatureCache, caplog: pytest.LogCaptureFixture, part_rows: int
+) -> None:
     encode = Encoder()
     check_complete(cache.collect(KEY, encode, part_rows))
     check_complete(cache.collect(KEY, encode, part_rows))
     check_complete(cache.get(KEY))
     assert encode.starts == [0]
     assert len(names(cache.folder)) == 1
+    assert caplog.text == "", "an entry that is not there yet is nothing to speak of"
 
 
 @pytest.mark.parametrize("fails_at", range(0, SAMPLES, BATCH))
@@ -470,6 +475,36 @@ def test_two_processes_that_collect_the_same_entry_at_once_both_end_with_it(tmp_
     assert starts == ([[], [0]] if locks == "with" else [[0], [0]]), "one waits for the other where files can be locked"
     check_complete(FeatureCache(tmp_path / "cache").get(KEY))
     assert len(names(tmp_path / "cache")) == 1
+
+
+def test_who_waited_for_a_lock_holds_the_one_that_others_ask_for(cache: FeatureCache) -> None:
+    """The process before removes its lock file: a lock on what is removed would keep nobody out."""
+    fcntl = pytest.importorskip("fcntl")
+    lock, waits, done = cache.folder / "name.lock", threading.Event(), queue.Queue[object]()
+
+    def note_waiting(record: logging.LogRecord) -> bool:
+        waits.set()
+        return False
+
+    def wait_and_ask() -> None:
+        try:
+            with cache._locked(lock), lock.open() as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            done.put("somebody else could lock it too")
+        except OSError as error:
+            done.put(type(error))
+
+    module.logger.addFilter(note_waiting)
+    waiter = threading.Thread(target=wait_and_ask)
+    try:
+        with cache._locked(lock):
+            waiter.start()
+            assert waits.wait(60)
+    finally:
+        module.logger.removeFilter(note_waiting)
+    assert done.get(timeout=60) is BlockingIOError
+    waiter.join()
+    assert names(cache.folder) == []
 
 
 def collect_and_die(folder: str, where: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bayesvlm.evaluation import Outcomes
+from bayesvlm.evaluation import Outcomes, bootstrap_interval
 from bayesvlm.experiments.scoring import Scores
 
 
@@ -32,7 +32,9 @@ def by_hand(probs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
         if inside.any():
             ece += inside.sum() / n * abs(correct[inside].mean() - confidence[inside].mean())
     wrong = ~correct[np.argsort(-confidence)]
-    ranked = np.argsort(confidence).reshape(20, -1)  # bins of equal mass
+    order = np.argsort(confidence)
+    gaps = np.concatenate([[0.0], np.cumsum(correct[order] - confidence[order])])
+    borders = np.interp(np.linspace(0, n, 21), np.arange(n + 1), gaps)  # bins of equal mass
     doubt = 1 - confidence
     threshold = max(t for t in doubt if (doubt[~correct] >= t).mean() >= 0.95)
     return {
@@ -41,7 +43,7 @@ def by_hand(probs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
         "nlpd": nll.mean(),
         "nlpd_error": nll.std(ddof=1) / math.sqrt(n),
         "ece": ece,
-        "adaptive_ece": float(np.mean([abs((correct[rows] - confidence[rows]).mean()) for rows in ranked])),
+        "adaptive_ece": float(np.abs(np.diff(borders)).sum() / n),
         "brier": float(np.mean([((probs[i] - np.eye(probs.shape[1])[labels[i]]) ** 2).sum() for i in range(n)])),
         "failure_auroc": float(np.mean([(a > b) + (a == b) / 2 for a in doubt[~correct] for b in doubt[correct]])),
         "failure_fpr95": float((doubt[correct] >= threshold).mean()),
@@ -53,7 +55,10 @@ def by_hand(probs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
 def test_scores_by_the_formulas(seed: int) -> None:
     probs, labels = drawn(seed)
     found = Scores.of(probs, labels)
-    assert found.numbers() == pytest.approx(by_hand(probs.numpy(), labels.numpy()), rel=1e-9)
+    numbers = found.numbers()
+    low, high = numbers.pop("ece_low"), numbers.pop("ece_high")
+    assert numbers == pytest.approx(by_hand(probs.numpy(), labels.numpy()), rel=1e-9)
+    assert (low, high) == bootstrap_interval(Outcomes.ece, probs, labels)
     assert len(found.reliability.count) == 10
     assert int(found.reliability.count.sum()) == 60
     assert float(found.risk_coverage.risk[-1]) == pytest.approx(1 - found.top1.value), "answering all, all errors count"

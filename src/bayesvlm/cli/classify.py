@@ -21,7 +21,7 @@ def classify(
     images: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
     classes: Annotated[str | None, typer.Option("--classes", help="Class names, separated by commas.")] = None,
     classes_file: Annotated[Path | None, typer.Option("--classes-file", help="Class names, one a line.")] = None,
-    template: Template = "a photo of a {}.",
+    template: Template = "a photo of a {c}.",
     top: Annotated[int, typer.Option(min=1, help="Classes to show for each image.")] = 1,
     level: Annotated[float, typer.Option(help="Of the credible interval of the cosine.")] = 0.95,
     link: Annotated[str | None, typer.Option(help="probit, centred or mc. [default: the posterior's]")] = None,

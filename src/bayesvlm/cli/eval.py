@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from bayesvlm.cli.options import Device, Json, Strict
+from bayesvlm.cli.options import Cache, Device, Json, Root, Strict
 from bayesvlm.cli.output import emit, remark, table
 
 
@@ -40,12 +41,8 @@ def evaluate(
         "results"
     ),
     form: Annotated[str | None, typer.Option("--table", help="Print the table as md, latex or csv.")] = None,
-    root: Annotated[
-        Path | None, typer.Option(help="Where known sets lie. [default: $BAYESVLM_DATA, else ./data]")
-    ] = None,
-    cache: Annotated[
-        Path | None, typer.Option(help="Where features are kept. [default: $BAYESVLM_CACHE, else ~/.cache/bayesvlm]")
-    ] = None,
+    root: Root = None,
+    cache: Cache = None,
     skip_existing: Annotated[
         bool, typer.Option("--skip-existing", help="Leave out what was measured already from the same inputs.")
     ] = False,
@@ -69,15 +66,14 @@ def evaluate(
     """
     from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.data.cache import FeatureCache
-    from bayesvlm.data.labelled.registry import open_labelled
     from bayesvlm.data.views import Views
     from bayesvlm.embedded import embedded_names
+    from bayesvlm.experiments.sets import open_set
     from bayesvlm.experiments.zero_shot import Result, ZeroShot, place
     from bayesvlm.report.tables import FORMATS, render_table
     from bayesvlm.report.writing import write_whole
     from bayesvlm.report.zero_shot import write_zero_shot
     from bayesvlm.vlm import BayesVLM
-    from bayesvlm.world import SPLITS, load
 
     if listed:
         _list(root, as_json)
@@ -91,9 +87,7 @@ def evaluate(
         raise BayesVLMError(f"--table {form!r} is not known; use {' or '.join(FORMATS)}.")
     chosen = _methods(methods)
 
-    def opened(name: str) -> Any:
-        return load(name) if name in SPLITS else open_labelled(name, root=root, template=template, strict=strict)
-
+    opened = partial(open_set, root=root, template=template, strict=strict)
     sets = [opened(name) for name in data]
     store = FeatureCache(cache)
     results, skipped = [], []

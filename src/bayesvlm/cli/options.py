@@ -17,4 +17,11 @@ Device = Annotated[
     str | None, typer.Option("--device", help="cpu, cuda, cuda:1, ... [default: cuda where there is one]")
 ]
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder for the saved posterior.")]
-Template = Annotated[str, typer.Option("--template", help="Prompt around each class name; {} is the name.")]
+Template = Annotated[str, typer.Option("--template", help="Prompt around each class name; {c} is the name.")]
+Root = Annotated[
+    Path | None, typer.Option("--root", help="Where known sets lie. [default: $BAYESVLM_DATA, else ./data]")
+]
+Cache = Annotated[
+    Path | None,
+    typer.Option("--cache", help="Where features are kept. [default: $BAYESVLM_CACHE, else ~/.cache/bayesvlm]"),
+]

@@ -10,9 +10,9 @@ from bayesvlm.core.errors import BayesVLMError
 
 def prompts(classes: Sequence[str], template: str) -> list[str]:
     """Each class name in its template."""
-    if "{}" not in template:
-        raise BayesVLMError(f"--template {template!r} has no place for the class name; put {{}} where it goes.")
-    return [template.replace("{}", name) for name in classes]
+    if "{c}" not in template:
+        raise BayesVLMError(f"--template {template!r} has no place for the class name; put {{c}} where it goes.")
+    return [template.replace("{c}", name) for name in classes]
 
 
 def read_classes(listed: str | None, file: Path | None) -> list[str]:

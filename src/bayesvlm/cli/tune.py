@@ -8,14 +8,22 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from bayesvlm.cli.options import Device, Json, Model, Strict, Template
+from bayesvlm.cli.options import Cache, Device, Json, Model, Root, Strict
 from bayesvlm.cli.output import emit, remark, table
+from bayesvlm.data.images import describe_skipped
 
 
 def tune(
     posterior: Annotated[Path, typer.Argument(help="A saved posterior; its tau and lam are replaced.")],
-    validation: Annotated[Path, typer.Argument(help="Labelled images: one subfolder a class, named as the class.")],
-    template: Template = "a photo of a {}.",
+    validation: Annotated[
+        str,
+        typer.Argument(help="Labelled images: a folder with a subfolder a class, or a known set (eval --list)."),
+    ],
+    template: Annotated[
+        str | None, typer.Option(help="Prompt with {c} for the class name. [default: the set's own]")
+    ] = None,
+    root: Root = None,
+    cache: Cache = None,
     model: Model = None,
     device: Device = None,
     strict: Strict = False,
@@ -25,32 +33,26 @@ def tune(
 
     lam is solved by the evidence at each tau. The grid is log-spaced from 0.01 to 10,000, then refined.
 
-    Example:
+    Examples:
 
-        bayesvlm tune posterior/ validation/ --template "a photo of a {}."
+        bayesvlm tune posterior/ validation/ --template "a photo of a {c}."
+
+        bayesvlm tune posterior/ imagenet:val
     """
-    from bayesvlm.cli.prompts import prompts
-    from bayesvlm.core.errors import BayesVLMError
-    from bayesvlm.core.features import Features
-    from bayesvlm.data import ImageFolder, decoded
-    from bayesvlm.progress import progress_bar
+    from bayesvlm.data.cache import FeatureCache
+    from bayesvlm.experiments.encoding import Encoder
+    from bayesvlm.experiments.sets import open_set, prompts
     from bayesvlm.vlm import BayesVLM
 
-    images = ImageFolder.open(validation, strict=strict)
+    images = open_set(validation, root=root, template=template, strict=strict)
     vlm = BayesVLM.from_pretrained(posterior, model=model, device=device)
-    features, labels = [], []
-    with progress_bar("encoding", total=images.size, unit="images") as advance:
-        for batch in decoded(images):
-            if batch.images:
-                features.append(vlm.image_features(batch.images, progress=False))
-                labels += batch.labels
-            advance(batch.read)
-    if images.skipped.reasons:
-        remark(str(images.skipped))
-    if not labels:
-        raise BayesVLMError(f"None of the {images.size} image(s) in {validation} could be read.")
+    encoder = Encoder(vlm, FeatureCache(cache))
+    found = encoder.images(images)
+    labels = found.labels.tolist()
+    if found.skipped:
+        remark(describe_skipped(found.skipped))
     before = vlm.tau
-    grid = vlm.tune(Features.concatenate(features), labels, prompts(images.classes, template))
+    grid = vlm.tune(found.features, labels, encoder.texts(prompts(images)))
     vlm.save_pretrained(posterior, model=model)
     best = grid.best
     if grid.at_edge:
@@ -64,7 +66,7 @@ def tune(
         "nlpd": best.nlpd,
         "lam": vlm.lam,
         "grid": points,
-        "skipped": images.skipped.reasons,
+        "skipped": dict(found.skipped),
     }
     rows = [[f"{p.tau:.4g}", f"{p.nlpd:.4f}", f"{p.lam['image']:.5g}", f"{p.lam['text']:.5g}"] for p in grid]
     text: list[str | Table] = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,13 +52,7 @@ class SkippedImages:
         return len(self.reasons)
 
     def __str__(self) -> str:
-        shown = [reason.rstrip(".") for _, reason in sorted(self.reasons.items())[:10]]
-        more = len(self.reasons) - len(shown)
-        return (
-            f"skipped {len(self)} that cannot be read:\n  "
-            + "\n  ".join(shown)
-            + (f"\n  and {more} more" if more else "")
-        )
+        return describe_skipped(self.reasons)
 
     def _decode(self, image: ImageLike, name: str) -> Image.Image | None:
         try:
@@ -66,3 +60,11 @@ class SkippedImages:
         except BayesVLMError as error:
             self.note(name, error)
             return None
+
+
+def describe_skipped(reasons: Mapping[str, str]) -> str:
+    """How many could not be read, and why the first ten could not."""
+    shown = [reason.rstrip(".") for _, reason in sorted(reasons.items())[:10]]
+    more = len(reasons) - len(shown)
+    rest = f"\n  and {more} more" if more else ""
+    return f"skipped {len(reasons)} that cannot be read:\n  " + "\n  ".join(shown) + rest

@@ -65,6 +65,8 @@ class Encoder:
         key = {**self.identity, "data": fingerprint, "views": None if views is None else vars(views)}
         entry = self._collect(key, lambda start: self._parts(data, views, start))
         labels = entry.tensors["labels"]
+        if data.skipped.strict and entry.notes["skipped"]:  # found when it was encoded, by a caller who did not mind
+            raise BayesVLMError(entry.notes["skipped"][0][1])
         check_labels(labels.tolist(), data.classes, data.name)
         return EncodedSet(
             _features(entry.tensors),

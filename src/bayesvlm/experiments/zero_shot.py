@@ -32,6 +32,7 @@ from bayesvlm.evaluation import Outcomes, not_worse_than_best
 from bayesvlm.experiments.encoding import EncodedSet, Encoder
 from bayesvlm.experiments.methods import SINGLE, VOTING, Methods, losses
 from bayesvlm.experiments.scoring import Scores
+from bayesvlm.experiments.sets import prompts
 from bayesvlm.vlm import BayesVLM
 
 SCHEMA = 1
@@ -173,16 +174,12 @@ class ZeroShot:
         if self.validation is None:
             return Methods(self.vlm, None, self.keep)
         found = self.encoder.images(self.validation)
-        prompts = self.encoder.texts(self.prompts(self.validation))
-        return Methods.tuned(self.vlm, found.features.to(self.vlm.device), found.labels, prompts, self.keep)
+        classes = self.encoder.texts(prompts(self.validation, self.template))
+        return Methods.tuned(self.vlm, found.features.to(self.vlm.device), found.labels, classes, self.keep)
 
     def prompt(self, data: LabelledSet) -> str:
         """The template: as asked for, or the set's first."""
         return self.template or data.templates[0]
-
-    def prompts(self, data: LabelledSet) -> list[str]:
-        """The class names in their template."""
-        return [self.prompt(data).replace("{c}", name) for name in data.classes]
 
     def inputs(self, data: LabelledSet) -> dict[str, Any]:
         """What a result on this set will depend on: two runs with equal inputs give equal results."""
@@ -227,7 +224,7 @@ class ZeroShot:
         methods = self.ready
         found = self.encoder.images(data)
         views = None if self.views is None else self.encoder.images(data, self.views)
-        classes = self.encoder.texts(self.prompts(data))
+        classes = self.encoder.texts(prompts(data, self.template))
         encoded = time.perf_counter()
         scores = methods.scores(
             self._here(found), found.labels, classes, self.methods, None if views is None else self._here(views)

@@ -1,0 +1,189 @@
+"""`bayesvlm eval`: models x sets x methods in one call, what is written, what is not done twice, what is refused."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from io import BytesIO, StringIO
+from pathlib import Path
+
+import pytest
+from experiments.thinned import thinned
+from PIL import Image
+
+from bayesvlm.cli import main
+from bayesvlm.experiments import sets
+from bayesvlm.experiments.zero_shot import Result as Measured
+from bayesvlm.experiments.zero_shot import ZeroShot
+
+
+@dataclass(frozen=True)
+class Result:
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Result]
+CLIP = ("emoji-clip", "-d", "openmoji-black")
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, cache: Path, tmp_path: Path) -> Run:
+    """`bayesvlm eval ...` on the world in small, with a cache of its own, in an empty folder."""
+    monkeypatch.setattr(sets, "load", thinned)
+    monkeypatch.setenv("BAYESVLM_CACHE", str(cache))
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.delenv("BAYESVLM_DATA", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: object) -> Result:
+        out, err = StringIO(), StringIO()
+        monkeypatch.setattr(sys, "argv", ["bayesvlm", "eval", *map(str, arguments)])
+        with redirect_stdout(out), redirect_stderr(err):
+            try:
+                main()
+                code = 0
+            except SystemExit as stop:
+                code = int(stop.code or 0)
+        return Result(code, out.getvalue(), err.getvalue())
+
+    return call
+
+
+def test_models_sets_and_methods_in_one_call(run: Run, tmp_path: Path) -> None:
+    methods = "--methods", "all", "--views", 3
+    ran = run("emoji-clip", "emoji-siglip", "-d", "new-drawing", "-d", "openmoji-black", *methods, "-o", "out")
+    assert ran.code == 0, ran.err
+    out = tmp_path / "out"
+    found = {str(path.relative_to(out)) for path in out.rglob("*.json")}
+    assert found == {f"{m}/{s}.json" for m in ("emoji-clip", "emoji-siglip") for s in ("new-drawing", "openmoji-black")}
+    assert {path.name for path in out.iterdir() if path.is_file()} == {
+        "table.md",
+        "table.tex",
+        "table.csv",
+        "report.html",
+    }
+    result = Measured.load(out / "emoji-clip/openmoji-black.json")
+    assert list(result.scores) == ["plain", "temperature", "TTA", "Bayes", "Bayes + TTA"]
+    top1, nlpd = result.scores["Bayes"].top1.value, result.scores["Bayes"].nlpd.value
+    (line,) = [line for line in ran.out.splitlines() if "openmoji-black" in line and " Bayes  " in line][:1]
+    assert f"{100 * top1:.1f} ±" in line
+    assert f"{nlpd:.2f} ±" in line
+    assert "bayesvlm eval emoji-clip emoji-siglip" in (out / "report.html").read_text()
+
+
+def test_what_is_there_already_is_not_done_again(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = ("emoji-clip", "-d", "openmoji-black", "-o", "out", "--skip-existing")
+    assert run(*asked).code == 0
+    honest, ran = ZeroShot.run, []
+    monkeypatch.setattr(ZeroShot, "run", lambda self, data: ran.append(data.name) or honest(self, data))
+    second = run(*asked)
+    assert ran == []
+    assert "emoji-clip on openmoji-black: there already" in second.err
+    third = run(*asked, "--methods", "plain,bayes")
+    assert ran == ["openmoji-black"]
+    assert "was made from other inputs, so it is measured again" in third.err
+    assert list(Measured.load(tmp_path / "out/emoji-clip/openmoji-black.json").scores) == ["plain", "Bayes"]
+
+
+@pytest.mark.parametrize(
+    ("form", "begins"), [("md", "| model |"), ("latex", "\\begin{tabular}"), ("csv", "model,data")]
+)
+def test_the_table_alone(run: Run, tmp_path: Path, form: str, begins: str) -> None:
+    ran = run("emoji-clip", "-d", "openmoji-black", "--table", form)
+    assert ran.out.startswith(begins)
+    assert ran.out == (tmp_path / "results" / f"table.{'tex' if form == 'latex' else form}").read_text()
+
+
+def test_json(run: Run, tmp_path: Path) -> None:
+    ran = run("emoji-clip", "-d", "openmoji-black", "--json")
+    (result,) = json.loads(ran.out)["results"]
+    assert result["methods"] == json.loads((tmp_path / "results/emoji-clip/openmoji-black.json").read_text())["methods"]
+    assert set(result["methods"]) == {"plain", "temperature", "Bayes"}
+
+
+def folder_of(path: Path, classes: int = 3) -> Path:
+    split = thinned("new-drawing")
+    for image, label in zip(split.images, split.labels, strict=True):
+        place = path / split.classes[label % classes].replace(" ", "_")
+        place.mkdir(parents=True, exist_ok=True)
+        number = len(list(place.iterdir()))
+        Image.open(BytesIO(image)).convert("RGB").save(place / f"{number}.png")
+    return path
+
+
+def test_a_folder_of_one_s_own(run: Run, tmp_path: Path) -> None:
+    mine = folder_of(tmp_path / "mine")
+    broken = next(iter(next(iter(sorted(mine.iterdir()))).iterdir()))
+    broken.write_bytes(b"no image")
+    ran = run("emoji-clip", "-d", mine, "--validation", "validation", "--template", "a drawing of {c}")
+    assert ran.code == 0, ran.err
+    assert "mine: skipped 1 that cannot be read" in ran.err
+    result = Measured.load(tmp_path / "results/emoji-clip/mine.json")
+    assert result.facts["images"] == len(thinned("new-drawing")) - 1
+    assert list(result.facts["skipped"]) == [str(broken)]
+    assert result.inputs["data"]["template"] == "a drawing of {c}"
+    strict = run("emoji-clip", "-d", mine, "--strict", "--methods", "plain")
+    assert strict.code == 2
+    assert str(broken) in strict.err
+
+
+def test_list(run: Run, tmp_path: Path) -> None:
+    folder_of(tmp_path / "data/officehome/Art")
+    ran = run("--list")
+    assert ran.code == 0
+    for name in ("openmoji-black", "flags", "food101", "imagenet-r"):
+        assert name in ran.out
+    assert "not here" in ran.out
+    listed = json.loads(run("--list", "--json").out)
+    assert listed["known"]["food101"]["found"] is None
+    assert listed["known"]["officehome"]["found"] == "data/officehome"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "Name at least one model and one set"),
+        (["emoji-clip"], "Name at least one model and one set"),
+        ([*CLIP, "-d", "openmoji-blck"], "openmoji-blck"),
+        ([*CLIP, "-d", "food101"], "food101"),
+        ([*CLIP, "--methods", "magic"], "--methods 'magic': use some of plain, temperature"),
+        ([*CLIP, "--methods", ","], "--methods ',': use some of"),
+        ([*CLIP, "--table", "html"], "--table 'html' is not known; use md or latex or csv"),
+        ([*CLIP, "--template", "a cat"], "has no place for the class name"),
+        ([*CLIP, "--methods", "tta", "--keep", "0"], "keep=0.0; it is the share"),
+        ([*CLIP, "--methods", "tta", "--views", "0"], "count is 0"),
+        (["no/such-model", "-d", "openmoji-black"], "no/such-model"),
+    ],
+)
+def test_what_is_refused(run: Run, arguments: list[str], sentence: str) -> None:
+    ran = run(*arguments)
+    assert ran.code == 2
+    assert ran.out == ""
+    assert sentence in ran.err
+    assert ran.err.startswith("error: ")
+    assert ran.err.count("\n") == 1, "one sentence, no traceback"
+
+
+def test_one_class_cannot_be_measured(run: Run, tmp_path: Path) -> None:
+    ran = run("emoji-clip", "-d", folder_of(tmp_path / "single", classes=1), "--methods", "plain")
+    assert ran.code == 2
+    assert "telling classes apart takes two" in ran.err
+
+
+def test_a_model_without_a_posterior(run: Run, tmp_path: Path) -> None:
+    from bayesvlm.models.tiny import save_tiny_clip
+
+    model = save_tiny_clip(tmp_path / "tiny")
+    assert "has no posterior; fit one" in run(model, "-d", "openmoji-black", "--validation", "validation").err
+    assert "needs labelled images; name a set with --validation" in run(model, "-d", "openmoji-black").err
+    assert run(model, "-d", "openmoji-black", "--methods", "plain").code == 0
