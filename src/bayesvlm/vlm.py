@@ -117,16 +117,16 @@ class BayesVLM:
             dtype: of the encoder; None is float32.
             revision: branch, tag or commit on the Hub.
         """
+        target = resolve_device(device)
         folder = hub.find_posterior(name, revision)
         if folder is None:
             if model is not None:
                 raise BayesVLMError(
                     f"{name} is a model, not a saved posterior; model={str(model)!r} goes with the latter."
                 )
-            return cls._from_adapter(load_adapter(str(name), device=device, dtype=dtype, revision=revision))
+            return cls._from_adapter(load_adapter(str(name), device=target, dtype=dtype, revision=revision))
         saved = SavedPosterior.load(folder)
         if model is None and saved.projections is not None:
-            target = resolve_device(device)
             projections = {tower: saved.projections[tower].to(target) for tower in TOWERS}
             config = saved.config
             scale = cast(float, config.logit_scale)
@@ -139,7 +139,7 @@ class BayesVLM:
                 )
             pinned = saved.config.revision if model is None else None
             try:
-                vlm = cls._from_adapter(load_adapter(str(source), device=device, dtype=dtype, revision=pinned))
+                vlm = cls._from_adapter(load_adapter(str(source), device=target, dtype=dtype, revision=pinned))
             except BayesVLMError as error:
                 raise BayesVLMError(
                     f"The model of the posterior {name} could not be loaded (where it has moved, give model=... in "

@@ -628,6 +628,8 @@ def test_parts_that_do_not_fit_are_refused(cache: FeatureCache, second: Part, se
     with pytest.raises(BayesVLMError, match=sentence):
         cache.collect(KEY, lambda start: [first, second][start // 2 :], part_rows)
     assert cache.get(KEY) is None
+    mended = cache.collect(KEY, lambda start: [first, first][start // 2 :], part_rows)
+    assert torch.equal(mended.tensors["a"], torch.ones(4, 3)), "nothing of the bad part was kept"
 
 
 def test_data_of_which_nothing_can_be_read_is_not_cached(cache: FeatureCache) -> None:
