@@ -104,12 +104,14 @@ def test_columns_names_and_prompts_are_the_caller_s(library: Library) -> None:
 
 @pytest.mark.parametrize("kind", ["dataset_dict.json", "state.json"])
 def test_a_saved_folder(library: Library, tmp_path: Path, kind: str) -> None:
-    (tmp_path / kind).touch()
+    for name in (kind, "dataset_info.json"):
+        (tmp_path / name).touch()
     table = replace(library.hub["someone/things"]["test"], split="test")
     library.disk = {str(tmp_path): {"test": table, "train": table} if kind == "dataset_dict.json" else table}
     assert HubImages.open(tmp_path, "test").size == 2
-    there = "test, train" if kind == "dataset_dict.json" else "test"
-    with pytest.raises(BayesVLMError, match=f"has no split 'val'; it has {there}"):
+    several = kind == "dataset_dict.json"
+    sentence = "has no split 'val'; choose the split from test, train" if several else "split='val' chooses nothing"
+    with pytest.raises(BayesVLMError, match=sentence):
         HubImages.open(tmp_path, "val")
 
 
@@ -161,8 +163,8 @@ def test_a_label_outside_the_class_list(library: Library, label: int | None) -> 
 @pytest.mark.parametrize(
     ("source", "options", "sentence"),
     [
-        ("someone/else", {}, r"cannot load the split 'test' of someone/else \(Dataset 'someone/else' doesn't exist"),
-        ("someone/things", {"split": "val"}, r"the split 'val' .*Should be one of \['test', 'train'\]\); check both"),
+        ("someone/else", {}, r"'someone/else' cannot be loaded \(Dataset 'someone/else' doesn't exist"),
+        ("someone/things", {"split": "val"}, r"Should be one of \['test', 'train'\]\); check its name, the split"),
         ("someone/things", {"split": "train"}, "The split 'train' of someone/things has no rows"),
         ("someone/things", {"image_column": "img"}, "has no column 'img'; it has image, label, text"),
         ("someone/things", {"label_column": "labels"}, "has no column 'labels'; it has image, label, text"),
@@ -180,5 +182,8 @@ def test_what_is_refused(library: Library, source: str, options: dict[str, str],
 
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)  # type: ignore[arg-type]
-    with pytest.raises(BayesVLMError, match=r"Reading someone/things takes .*pip install 'bayesvlm\[datasets\]'\.$"):
+    with pytest.raises(
+        BayesVLMError,
+        match=r"'someone/things' is read with the package datasets, which .*pip install 'bayesvlm\[datasets\]'\.$",
+    ):
         HubImages.open("someone/things", "test")

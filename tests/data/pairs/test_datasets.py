@@ -36,6 +36,7 @@ class StandIn:
     def __init__(self, columns: dict[str, list[Any]], features: dict[str, Any] | None = None) -> None:
         self.columns = columns
         self.features = dict.fromkeys(columns) | (features or {})
+        self.split = None
 
     @property
     def column_names(self) -> list[str]:
@@ -198,7 +199,7 @@ def test_a_folder_with_splits(installed: Installed, tmp_path: Path, marker: str)
 def test_a_folder_without_splits(installed: Installed, tmp_path: Path) -> None:
     installed(lambda source: captioned(["zero"]))
     assert PairDataset.open(tmp_path).size == 1
-    with pytest.raises(BayesVLMError, match="is a data set without splits, where split='train' chooses nothing"):
+    with pytest.raises(BayesVLMError, match="has no splits, so split='train' chooses nothing"):
         PairDataset.open(tmp_path, "train")
 
 

@@ -14,7 +14,7 @@ from bayesvlm.data.images import SkippedImages
 from bayesvlm.data.labelled.folders import TEMPLATES, spaced
 from bayesvlm.data.labelled.naming import Naming
 from bayesvlm.data.labelled.samples import Sample
-from bayesvlm.models.quiet import brief
+from bayesvlm.data.tables import load_table
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,7 @@ class HubImages:
             templates: prompts with {c} for the class.
             strict: stop at the first image that cannot be read, instead of skipping it.
         """
-        datasets = _library(source)
-        rows = _load(datasets, source, split)
+        rows = load_table(str(source), split)
         for column in (image_column, label_column):
             if column not in rows.features:
                 raise BayesVLMError(f"{source} has no column {column!r}; it has {', '.join(rows.features)}.")
@@ -67,7 +66,8 @@ class HubImages:
             )
         if not len(rows):
             raise BayesVLMError(f"The split {split!r} of {source} has no rows; take another split.")
-        rows = rows.select_columns([image_column, label_column]).cast_column(image_column, datasets.Image(decode=False))
+        undecoded = type(rows.features[image_column])(decode=False)
+        rows = rows.select_columns([image_column, label_column]).cast_column(image_column, undecoded)
         return cls(
             name or Path(source).name,
             rows,
@@ -105,34 +105,6 @@ class HubImages:
         for sample in self:
             digest.update(json.dumps([sample.label, _hash(sample.image)]).encode())
         return digest.hexdigest()
-
-
-def _library(source: str | Path) -> Any:
-    try:
-        import datasets  # optional, and slow to import: only where it is used
-    except ImportError:
-        raise BayesVLMError(
-            f"Reading {source} takes the datasets library; install it with pip install 'bayesvlm[datasets]'."
-        ) from None
-    return datasets
-
-
-def _load(datasets: Any, source: str | Path, split: str) -> Any:
-    folder = Path(source).expanduser()
-    saved = any((folder / name).is_file() for name in ("state.json", "dataset_dict.json"))
-    try:
-        loaded = datasets.load_from_disk(str(folder)) if saved else datasets.load_dataset(str(source), split=split)
-    except (OSError, ValueError) as error:
-        raise BayesVLMError(
-            f"The datasets library cannot load the split {split!r} of {source} ({brief(error)}); check both names."
-        ) from error
-    if isinstance(loaded, Mapping):
-        if split not in loaded:
-            raise BayesVLMError(f"{source} has no split {split!r}; it has {', '.join(loaded)}.")
-        return loaded[split]
-    if saved and loaded.split is not None and str(loaded.split) != split:
-        raise BayesVLMError(f"{source} has no split {split!r}; it has {loaded.split}.")
-    return loaded
 
 
 def _stored(image: Mapping[str, Any] | None) -> bytes | Path | None:

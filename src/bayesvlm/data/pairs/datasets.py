@@ -13,10 +13,10 @@ from PIL import Image
 
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.data.images import SkippedImages
-from bayesvlm.data.pairs.batches import Pair, decoded_pairs, in_rounds, refuse_choices
+from bayesvlm.data.pairs.batches import Pair, decoded_pairs, in_rounds
 from bayesvlm.data.pairs.captions import CAPTION_COLUMNS, IMAGE_COLUMNS, choose_column
+from bayesvlm.data.tables import load_table
 from bayesvlm.models.images import ImageLike
-from bayesvlm.models.quiet import brief
 
 _IMAGES = (*IMAGE_COLUMNS, "img", "jpg", "jpeg", "png", "webp")
 _TEXTS = (*CAPTION_COLUMNS, "captions", "texts", "txt")
@@ -24,7 +24,7 @@ _TEXTS = (*CAPTION_COLUMNS, "captions", "texts", "txt")
 
 @dataclass(frozen=True)
 class PairDataset:
-    """A set of pairs (`data.paired.PairSet`): the rows of a data set; a row with several captions is several pairs.
+    """A set of pairs (`data.pairs.PairSet`): the rows of a data set; a row with several captions is several pairs.
 
     Args:
         name: what errors call it.
@@ -65,7 +65,7 @@ class PairDataset:
             strict: stop at the first row that cannot be read, instead of skipping it.
         """
         return cls.of(
-            _load(str(source), split),
+            load_table(str(source), split),
             str(source),
             image_column,
             text_column,
@@ -113,49 +113,6 @@ class PairDataset:
         for pair in self.pairs:
             digest.update(json.dumps(pair).encode())
         return digest.hexdigest()
-
-
-def is_saved_dataset(folder: Path) -> bool:
-    """Whether `save_to_disk` wrote this folder."""
-    return (folder / "dataset_dict.json").is_file() or (
-        (folder / "state.json").is_file() and (folder / "dataset_info.json").is_file()
-    )
-
-
-def _load(source: str, split: str | None) -> Any:
-    try:
-        from datasets import load_dataset, load_from_disk
-    except ImportError:
-        raise BayesVLMError(
-            f"The data set {source!r} is read with the package datasets, which is not installed; "
-            "pip install 'bayesvlm[datasets]'."
-        ) from None
-    folder = Path(source)
-    if not folder.is_dir() and split is None:
-        raise BayesVLMError(f"The data set {source!r} needs a split, such as 'train'; say which with split.")
-    try:
-        if is_saved_dataset(folder):
-            loaded = load_from_disk(source)
-        else:
-            loaded = load_dataset(source) if folder.is_dir() else load_dataset(source, split=split)
-    except Exception as error:  # the package raises errors of a dozen types, its own and others'
-        raise BayesVLMError(
-            f"The data set {source!r} cannot be loaded ({brief(error)}); check its name, the split and the network."
-        ) from error
-    if isinstance(loaded, dict):
-        return _choose_split(loaded, split, source)
-    if folder.is_dir():
-        refuse_choices(source, "a data set without splits", split=split)
-    return loaded
-
-
-def _choose_split(splits: dict[str, Any], split: str | None, source: str) -> Any:
-    if split is None and len(splits) == 1:
-        return next(iter(splits.values()))
-    if split not in splits:
-        wrong = "has several splits" if split is None else f"has no split {split!r}"
-        raise BayesVLMError(f"The data set {source!r} {wrong}; choose the split from {', '.join(splits)}.")
-    return splits[split]
 
 
 def _captions(dataset: Any, column: str, name: str, skipped: SkippedImages) -> Iterator[tuple[int, str]]:

@@ -18,7 +18,7 @@ from bayesvlm.data.pairs.captions import find_captions_file, read_captions_file,
 
 @dataclass(frozen=True)
 class PairFolder:
-    """A set of pairs (`data.paired.PairSet`): image files with their captions, decoded batch by batch.
+    """A set of pairs (`data.pairs.PairSet`): image files with their captions, decoded batch by batch.
 
     Args:
         pairs: (image file, caption), in order.

@@ -33,7 +33,7 @@ def find_shards(folder: Path) -> list[Path]:
 
 @dataclass(frozen=True)
 class PairShards:
-    """A set of pairs (`data.paired.PairSet`), shard after shard.
+    """A set of pairs (`data.pairs.PairSet`), shard after shard.
 
     A sample without an image or without a caption is skipped and noted. So is the rest of a shard that cannot be read
     to its end; the samples before the damage count, and reading goes on with the next shard.
