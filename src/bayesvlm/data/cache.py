@@ -280,7 +280,7 @@ def _copied(part: Part) -> Part:
 
 
 def _check_finite(name: str, tensor: Tensor, first_row: int) -> None:
-    for number, rows in enumerate(tensor.split(4096)):
+    for number, rows in enumerate(torch.split(tensor, 4096)):
         finite = torch.isfinite(rows.flatten(1) if rows.ndim > 1 else rows[:, None]).all(dim=1)
         if not bool(finite.all()):
             row = first_row + number * 4096 + int(finite.logical_not().nonzero()[0])
@@ -372,7 +372,7 @@ def _header(columns: Mapping[str, Sequence[Tensor]], identity: str, read: int) -
 def _seal(identity: str, read: str, layout: Mapping[str, Any], notes: Tensor) -> str:
     """A hash of everything in a file but the rows."""
     digest = hashlib.sha256(json.dumps([identity, read, layout], sort_keys=True).encode())
-    digest.update(notes.numpy())
+    digest.update(notes.numpy().data)
     return digest.hexdigest()
 
 
@@ -399,11 +399,11 @@ def _chunks(tensor: Tensor) -> Iterator[memoryview]:
     """The bytes of a tensor in row-major order, a few at a time, whatever its dtype, strides or device."""
     tensor = tensor.detach()
     if not tensor.is_contiguous():
-        for rows in tensor.split(max(1, _CHUNK // max(1, tensor[0].nbytes))):
+        for rows in torch.split(tensor, max(1, _CHUNK // max(1, tensor[0].nbytes))):
             yield from _chunks(rows.contiguous())
         return
-    for piece in tensor.view(-1).split(_CHUNK // tensor.itemsize):
-        yield memoryview(piece.cpu().view(torch.uint8).numpy())
+    for piece in torch.split(tensor.view(-1), _CHUNK // tensor.itemsize):
+        yield piece.cpu().view(torch.uint8).numpy().data
 
 
 def _lock(path: Path) -> int:
