@@ -495,7 +495,7 @@ def test_who_waited_for_a_lock_holds_the_one_that_others_ask_for(cache: FeatureC
             done.put(type(error))
 
     module.logger.addFilter(note_waiting)
-    waiter = threading.Thread(target=wait_and_ask)
+    waiter = threading.Thread(target=wait_and_ask, daemon=True)
     try:
         with cache._locked(lock):
             waiter.start()

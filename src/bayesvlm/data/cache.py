@@ -93,7 +93,8 @@ class FeatureCache:
 
     Example:
         >>> import tempfile
-        >>> cache = FeatureCache(tempfile.mkdtemp())
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> cache = FeatureCache(folder.name)
         >>> key = {"model": "emoji-clip", "data": "a hash of the images"}
         >>> cache.get(key) is None
         True
