@@ -130,11 +130,45 @@ def test_a_folder_of_one_s_own(run: Run, tmp_path: Path) -> None:
     assert "mine: skipped 1 that cannot be read" in ran.err
     result = Measured.load(tmp_path / "results/emoji-clip/mine.json")
     assert result.facts["images"] == len(thinned("new-drawing")) - 1
-    assert list(result.facts["skipped"]) == [str(broken)]
+    assert list(result.facts["skipped"]) == [broken.relative_to(mine).as_posix()]
     assert result.inputs["data"]["template"] == "a drawing of {c}"
     strict = run("emoji-clip", "-d", mine, "--strict", "--methods", "plain")
     assert strict.code == 2
     assert str(broken) in strict.err
+
+
+def test_two_sets_of_one_name(run: Run, tmp_path: Path) -> None:
+    first, second = folder_of(tmp_path / "x/images"), folder_of(tmp_path / "y/images")
+    ran = run("emoji-clip", "-d", first, "-d", second, "--methods", "plain")
+    assert ran.code == 2
+    assert "'images' and 'images' would be kept in one file" in ran.err
+
+
+def test_a_folder_named_like_a_split(run: Run, tmp_path: Path) -> None:
+    folder_of(tmp_path / "validation")
+    refused = run("emoji-clip", "-d", "validation", "--methods", "plain")
+    assert "'validation' is a split of the embedded world and a folder here; write ./validation" in refused.err
+    assert run("emoji-clip", "-d", "./validation", "--methods", "plain").code == 0
+
+
+def test_a_result_that_cannot_be_read_is_measured_again(run: Run, tmp_path: Path) -> None:
+    asked = (*CLIP, "--methods", "plain", "--skip-existing")
+    assert run(*asked).code == 0
+    path = tmp_path / "results/emoji-clip/openmoji-black.json"
+    path.write_text("{}")
+    again = run(*asked)
+    assert again.code == 0
+    assert "is no result of `bayesvlm eval`" in again.err
+    assert Measured.load(path).scores
+
+
+def test_strict_looks_at_earlier_results_too(run: Run, tmp_path: Path) -> None:
+    mine = folder_of(tmp_path / "mine")
+    next(mine.rglob("*.png")).write_bytes(b"no image")
+    asked = ("emoji-clip", "-d", mine, "--methods", "plain", "--skip-existing")
+    assert run(*asked).code == 0
+    assert "skipped 1 that cannot be read" in run(*asked).err, "said again"
+    assert run(*asked, "--strict").code == 2
 
 
 def test_list(run: Run, tmp_path: Path) -> None:
@@ -154,7 +188,7 @@ def test_list(run: Run, tmp_path: Path) -> None:
     [
         ([], "Name at least one model and one set"),
         (["emoji-clip"], "Name at least one model and one set"),
-        ([*CLIP, "-d", "openmoji-blck"], "openmoji-blck"),
+        ([*CLIP, "-d", "openmoji-blck"], "There is no set 'openmoji-blck'; did you mean 'openmoji-black'"),
         ([*CLIP, "-d", "food101"], "food101"),
         ([*CLIP, "--methods", "magic"], "--methods 'magic': use some of plain, temperature"),
         ([*CLIP, "--methods", ","], "--methods ',': use some of"),

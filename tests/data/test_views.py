@@ -21,7 +21,7 @@ def test_the_first_view_is_the_image() -> None:
     views = Views(5).of(image, "a")
     assert len(views) == 5
     assert views[0] is image
-    assert {view.size for view in views} == {(80, 60)}
+    assert {view.size for view in views[1:]} == {(60, 60)}, "square, as models take them"
 
 
 def test_views_are_those_of_the_key_and_the_seed() -> None:
@@ -50,7 +50,7 @@ def test_crops_show_the_stated_share_of_the_image() -> None:
 
 def test_an_elongated_image_gives_its_middle() -> None:
     views = Views(6, smallest=1.0).of(gradient(600, 20), "a")
-    assert {view.size for view in views} == {(600, 20)}
+    assert {view.size for view in views[1:]} == {(20, 20)}
 
 
 def test_bad_values() -> None:

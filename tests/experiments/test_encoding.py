@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -76,7 +77,7 @@ def test_they_are_the_model_s_own(vlm: BayesVLM, folder: Path, tmp_path: Path) -
         if expected.residual is not None:
             torch.testing.assert_close(found.features.residual, expected.residual)
         assert found.labels.tolist() == list(data.labels)
-        assert found.keys == [str(path) for path in data.paths]
+        assert found.keys == [path.relative_to(folder).as_posix() for path in data.paths]
         assert found.skipped == {}
     texts = Encoder(vlm).texts(CLASSES)
     torch.testing.assert_close(texts.activations, vlm.text_features(list(CLASSES)).activations)
@@ -121,7 +122,12 @@ def rename(folder: Path) -> None:
     (folder / "cat").rename(folder / "kitten")
 
 
-@pytest.mark.parametrize("change", [repaint, relabel, rename])
+def rename_image(folder: Path) -> None:
+    image = next((folder / "cat").iterdir())
+    image.rename(image.with_stem("another"))
+
+
+@pytest.mark.parametrize("change", [repaint, relabel, rename, rename_image])
 def test_changed_data_are_encoded_again(
     vlm: BayesVLM, folder: Path, tmp_path: Path, calls: list[int], change: Callable[[Path], None]
 ) -> None:
@@ -149,6 +155,52 @@ def test_changed_weights_are_another_model(vlm: BayesVLM, folder: Path, tmp_path
     assert not torch.allclose(before.features.activations, after.features.activations)
 
 
+def change_pixels(model: Path) -> None:
+    edit(model / "preprocessor_config.json", image_mean=[0.1, 0.1, 0.1])
+
+
+def change_tokens(model: Path) -> None:
+    """Two words change places in the vocabulary."""
+    tokens = json.loads((model / "tokenizer.json").read_text(encoding="utf-8"))
+    vocabulary = tokens["model"]["vocab"]
+    first, second = sorted(vocabulary, key=vocabulary.get)[10:12]
+    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+    (model / "tokenizer.json").write_text(json.dumps(tokens), encoding="utf-8")
+    if (model / "vocab.json").exists():
+        (model / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
+
+
+def change_activation(model: Path) -> None:
+    config = json.loads((model / "config.json").read_text())
+    edit(model / "config.json", vision_config={**config["vision_config"], "hidden_act": "relu"})
+
+
+def edit(path: Path, **values: object) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+@pytest.mark.parametrize("change", [change_pixels, change_tokens, change_activation])
+@pytest.mark.parametrize("save", [save_tiny_clip, save_tiny_siglip])
+def test_the_same_weights_used_otherwise_are_another_model(
+    tmp_path: Path, save: Callable[[Path], Path], change: Callable[[Path], None]
+) -> None:
+    model = save(tmp_path / "model")
+    before = Encoder(BayesVLM.from_pretrained(str(model), device="cpu")).identity
+    moved = shutil.copytree(model, tmp_path / "moved")
+    assert Encoder(BayesVLM.from_pretrained(str(moved), device="cpu")).identity == before, "where it lies is no matter"
+    change(moved)
+    after = Encoder(BayesVLM.from_pretrained(str(moved), device="cpu")).identity
+    assert after["weights"] == before["weights"]
+    assert after != before
+
+
+def test_a_folder_is_the_same_wherever_it_lies(vlm: BayesVLM, folder: Path, tmp_path: Path) -> None:
+    moved = ImageFolder.open(shutil.copytree(folder, tmp_path / "elsewhere"))
+    here = ImageFolder.open(folder)
+    assert moved.fingerprint() == here.fingerprint()
+    assert same(Encoder(vlm).images(moved, Views(3)), Encoder(vlm).images(here, Views(3)))
+
+
 def test_using_a_model_does_not_make_it_another(vlm: BayesVLM) -> None:
     before = Encoder(vlm).identity
     vlm.text_features(["a word", "some more words"])
@@ -162,7 +214,8 @@ def test_what_cannot_be_read_is_left_out_and_named(vlm: BayesVLM, folder: Path, 
     cache = FeatureCache(tmp_path / "cache")
     for found in (Encoder(vlm, cache).images(ImageFolder.open(folder)) for _ in range(2)):
         assert len(found.labels) == 8
-        assert list(found.skipped) == [str(broken)]
+        assert list(found.skipped) == ["dog/0.png"]
+        assert str(broken) in found.skipped["dog/0.png"]
     with pytest.raises(BayesVLMError, match="not an image"):
         Encoder(vlm).images(ImageFolder.open(folder, strict=True))
 
@@ -178,7 +231,7 @@ def test_a_set_without_images(vlm: BayesVLM, folder: Path, tmp_path: Path, cache
 def test_an_interrupted_run_goes_on(
     vlm: BayesVLM, folder: Path, tmp_path: Path, calls: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(FeatureCache.collect, "__defaults__", (2,))  # a part has two rows
+    monkeypatch.setattr(encoding, "_PART", 2)
     honest = encoding.decoded
     monkeypatch.setattr(encoding, "decoded", lambda data, batch_size, start: honest(data, 2, start))
     data, cache = ImageFolder.open(folder), FeatureCache(tmp_path / "cache")

@@ -21,6 +21,18 @@ from experiments.thinned import thinned
 VIEWS = Views(4)
 
 
+class Prompted:
+    """A set with another template of its own."""
+
+    templates = ("an emoji of {c}",)
+
+    def __init__(self, whole: object) -> None:
+        self.whole = whole
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.whole, name)
+
+
 @pytest.fixture(scope="module")
 def vlm() -> BayesVLM:
     return BayesVLM.from_pretrained("emoji-clip", device="cpu")
@@ -88,7 +100,7 @@ def test_written_and_read_again(result: Result, tmp_path: Path) -> None:
         assert torch.equal(read.scores[name].nll, result.scores[name].nll)
         assert torch.equal(read.scores[name].correct, result.scores[name].correct)
     written = json.loads(path.read_text())
-    assert written["inputs"]["model"]["weights"]
+    assert written["inputs"]["model"]["encoder"]["weights"]
     assert written["inputs"]["posterior"]["factors"]
     assert written["inputs"]["data"]["fingerprint"] == thinned("openmoji-black").fingerprint()
     assert set(written["inputs"]["versions"]) == {"bayesvlm", "torch", "transformers", "python"}
@@ -105,6 +117,7 @@ def test_inputs_name_everything_that_matters(vlm: BayesVLM, cache: FeatureCache)
         ready(vlm, cache, methods=("plain",)).inputs(data),
         ready(vlm, cache, validation=thinned("new-drawing")).inputs(data),
         ready(vlm, cache, template="a drawing of {c}").inputs(data),
+        ready(vlm, cache, validation=Prompted(thinned("validation"))).inputs(data),
         ready(vlm, cache).inputs(replace(data, labels=tuple(reversed(data.labels)))),
         ready(BayesVLM.from_pretrained("emoji-siglip", device="cpu"), cache).inputs(data),
     ]
@@ -127,15 +140,25 @@ def test_files_of_different_runs(result: Result, vlm: BayesVLM, cache: FeatureCa
     path = result.save(tmp_path / "a")
     other = ready(vlm.replace(tau=99.0), cache).run(thinned("openmoji-black")).save(tmp_path / "b")
     shutil.copy(other.with_suffix(".safetensors"), path.with_suffix(".safetensors"))
-    with pytest.raises(BayesVLMError, match=r"and its \.safetensors are of different runs; run the evaluation again"):
+    with pytest.raises(BayesVLMError, match=r"and its \.safetensors are of different runs; measure again"):
         Result.load(path)
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[]", '{"schema": 1}'])
+@pytest.mark.parametrize("content", ["", "{}", "[]"])
 def test_files_that_are_no_results(tmp_path: Path, content: str) -> None:
     (tmp_path / "x.json").write_text(content)
     with pytest.raises(BayesVLMError, match="is no result of `bayesvlm eval`"):
         Result.load(tmp_path / "x.json")
+
+
+@pytest.mark.parametrize("missing", ["columns", "inputs", "facts", "methods", "schema"])
+def test_results_with_something_missing(result: Result, tmp_path: Path, missing: str) -> None:
+    path = result.save(tmp_path)
+    written = json.loads(path.read_text())
+    del written[missing]
+    path.write_text(json.dumps(written))
+    with pytest.raises(BayesVLMError, match=f"is no result of `bayesvlm eval` .*{missing}"):
+        Result.load(path)
 
 
 def test_a_later_schema(result: Result, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from functools import partial
@@ -69,7 +70,7 @@ def evaluate(
     from bayesvlm.data.views import Views
     from bayesvlm.embedded import embedded_names
     from bayesvlm.experiments.sets import open_set
-    from bayesvlm.experiments.zero_shot import Result, ZeroShot, place
+    from bayesvlm.experiments.zero_shot import ZeroShot, place
     from bayesvlm.report.tables import FORMATS, render_table
     from bayesvlm.report.writing import write_whole
     from bayesvlm.report.zero_shot import write_zero_shot
@@ -89,6 +90,7 @@ def evaluate(
 
     opened = partial(open_set, root=root, template=template, strict=strict)
     sets = [opened(name) for name in data]
+    _check_places(out, models, sets)
     store = FeatureCache(cache)
     results, skipped = [], []
     for name in models:
@@ -111,22 +113,14 @@ def evaluate(
         )
         for labelled in sets:
             path = place(out, name, labelled.name)
-            if skip_existing and path.is_file():
-                before = Result.load(path)
-                if before.inputs == run.inputs(labelled):
-                    remark(f"{name} on {labelled.name}: there already, in {path}")
-                    results.append(before)
-                    skipped.append(str(path))
-                    continue
-                remark(f"{name} on {labelled.name}: {path} was made from other inputs, so it is measured again")
-            result = run.run(labelled)
-            result.save(out)
-            if result.facts["skipped"]:
-                remark(
-                    f"{labelled.name}: skipped {len(result.facts['skipped'])} that cannot be read; {path} names them"
-                )
-            if absent := result.facts["classes_without_images"]:
-                remark(f"{labelled.name}: {len(absent)} classes have no image, such as {absent[0]!r}")
+            result = _before(path, run.inputs(labelled), strict) if skip_existing else None
+            if result is not None:
+                remark(f"{name} on {labelled.name}: there already, in {path}")
+                skipped.append(str(path))
+            else:
+                result = run.run(labelled)
+                result.save(out)
+            _remarks(result, path)
             results.append(result)
     for kind in FORMATS:
         write_whole(out / f"table.{'tex' if kind == 'latex' else kind}", render_table(results, kind).encode())
@@ -140,6 +134,50 @@ def evaluate(
         [*_tables(results), f"results, tables and pictures are in {out}; the page is {page}"],
         as_json,
     )
+
+
+def _check_places(out: Path, models: list[str], sets: list[Any]) -> None:
+    """Refuse two results in one file, before any work is done."""
+    from bayesvlm.core.errors import BayesVLMError
+    from bayesvlm.experiments.zero_shot import place
+
+    for names, where in ((models, [place(out, name, "") for name in models]), ([s.name for s in sets], None)):
+        places = where or [place(out, "", name) for name in names]
+        for number, path in enumerate(places):
+            if path in places[:number]:
+                raise BayesVLMError(
+                    f"{names[places.index(path)]!r} and {names[number]!r} would be kept in one file; name each "
+                    "once, or rename a folder."
+                )
+
+
+def _before(path: Path, inputs: dict[str, Any], strict: bool) -> Any:
+    """The result that is there, if it was made from these inputs; else None, and a remark says why."""
+    from bayesvlm.core.errors import BayesVLMError
+    from bayesvlm.experiments.zero_shot import Result
+
+    if not path.is_file():
+        return None
+    try:
+        result = Result.load(path)
+    except BayesVLMError as error:
+        remark(f"{error} It is measured again.")
+        return None
+    if result.inputs != json.loads(json.dumps(inputs)):
+        remark(f"{path} was made from other inputs, so it is measured again")
+        return None
+    return None if strict and result.facts["skipped"] else result
+
+
+def _remarks(result: Any, path: Path) -> None:
+    """What a reader of the figures should know of the data."""
+    facts = result.facts
+    if facts["skipped"]:
+        remark(f"{result.data}: skipped {len(facts['skipped'])} that cannot be read; {path} names them")
+    if absent := facts["classes_without_images"]:
+        remark(f"{result.data}: {len(absent)} of {facts['classes']} classes have no image, such as {absent[0]!r}")
+    if repeated := facts["repeated_prompts"]:
+        remark(f"{result.data}: {len(repeated)} prompts stand for several classes, such as {repeated[0]!r}")
 
 
 def _methods(listed: str) -> list[str]:

@@ -52,7 +52,7 @@ def tune(
     if found.skipped:
         remark(describe_skipped(found.skipped))
     before = vlm.tau
-    grid = vlm.tune(found.features, labels, encoder.texts(prompts(images)))
+    grid = vlm.tune(found.features, labels, encoder.texts(prompts(images, template)))
     vlm.save_pretrained(posterior, model=model)
     best = grid.best
     if grid.at_edge:

@@ -1,8 +1,8 @@
 """Random views of an image for test-time augmentation: itself, then random crops, half of them mirrored.
 
 The crops are those of ImageNet training (Inception's): an area of 8 to 100 % of the image, an aspect of 3:4 to 4:3,
-scaled to the image's own size with bicubic filtering. They are drawn from the image's key and a seed, so that neither
-the order of the images nor the size of a batch changes them.
+scaled to a square of its shorter side with bicubic filtering. They are drawn from the image's key and a seed, so that
+neither the order of the images nor the size of a batch changes them.
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ class Views:
             raise BayesVLMError(f"smallest={self.smallest}; it is a share of the image's area, above 0 and at most 1.")
 
     def of(self, image: Image.Image, key: str) -> list[Image.Image]:
-        """The image and count - 1 random crops of it, all of its size."""
+        """The image and count - 1 random crops of it, square, of its shorter side."""
         draw = random.Random(f"{self.seed}/{key}")
         return [image, *(self._view(image, draw) for _ in range(self.count - 1))]
 
     def _view(self, image: Image.Image, draw: random.Random) -> Image.Image:
-        view = image.resize(image.size, Image.Resampling.BICUBIC, box=self._box(image.size, draw))
+        side = min(image.size)
+        view = image.resize((side, side), Image.Resampling.BICUBIC, box=self._box(image.size, draw))
         return view.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if draw.random() < 0.5 else view
 
     def _box(self, size: tuple[int, int], draw: random.Random) -> tuple[float, float, float, float]:

@@ -28,7 +28,7 @@ def vote(probs: Tensor, keep: float = 0.3) -> Vote:  # [N, V, C]
     if not 0 < keep <= 1:
         raise BayesVLMError(f"keep={keep}; it is the share of views that vote, above 0 and at most 1.")
     classes = probs.shape[2]
-    kept = max(1, int(keep * probs.shape[1]))
+    kept = max(1, int(keep * probs.shape[1] + 1e-9))  # 0.29 of 100 is 29
     entropy = torch.special.entr(probs).sum(dim=2)  # [N, V]
     chosen = entropy.argsort(dim=1, stable=True)[:, :kept]
     sure = probs.gather(1, chosen[:, :, None].expand(-1, -1, classes))  # [N, K, C]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import PIL
 import torch
 import transformers
 from torch import Tensor
@@ -19,6 +20,9 @@ from bayesvlm.data.views import Views
 from bayesvlm.models.adapter import Adapter
 from bayesvlm.progress import progress_bar
 from bayesvlm.vlm import BayesVLM
+
+SCHEMA = 1  # of this module: raise it when the same inputs come to give other features
+_PART = 4096  # images, or as many views, that an interrupted run loses at most
 
 
 @dataclass(frozen=True)
@@ -44,26 +48,40 @@ class Encoder:
         if vlm.adapter is None:
             raise BayesVLMError("This model has projections only and no encoder; load one with from_pretrained.")
         self.vlm, self.adapter, self.cache = vlm, vlm.adapter, cache
+        self._fingerprints: list[tuple[LabelledSet, str]] = []
+
+    def fingerprint(self, data: LabelledSet) -> str:
+        """Of a set, hashed once: it takes reading all of its files."""
+        for known, fingerprint in self._fingerprints:
+            if known is data:
+                return fingerprint
+        self._fingerprints.append((data, data.fingerprint()))
+        return self._fingerprints[-1][1]
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """Everything about the model that decides its features: all weights, preprocessing, precision, versions."""
+        """Everything but the data that decides the features: weights, architecture, preprocessing, versions."""
         adapter: Adapter = self.adapter
         return {
-            "model": adapter.name,
-            "revision": adapter.revision,
+            "schema": SCHEMA,
             "weights": tensor_fingerprint(adapter.model.state_dict().items()),
+            "architecture": adapter.architecture(),
             "preprocessing": adapter.preprocessing(),
             "dtype": str(adapter.dtype),
             "device": adapter.device.type,
-            "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+            "versions": {
+                "torch": torch.__version__,
+                "transformers": transformers.__version__,
+                "pillow": PIL.__version__,
+            },
         }
 
     def images(self, data: LabelledSet, views: Views | None = None) -> EncodedSet:
         """Features of a labelled set, or of random views of its images, with a progress bar."""
-        fingerprint = data.fingerprint()
+        fingerprint = self.fingerprint(data)
         key = {**self.identity, "data": fingerprint, "views": None if views is None else vars(views)}
-        entry = self._collect(key, lambda start: self._parts(data, views, start))
+        rows = _PART if views is None else max(1, _PART // views.count)
+        entry = self._collect(key, lambda start: self._parts(data, views, start), rows)
         labels = entry.tensors["labels"]
         if data.skipped.strict and entry.notes["skipped"]:  # found when it was encoded, by a caller who did not mind
             raise BayesVLMError(entry.notes["skipped"][0][1])
@@ -85,9 +103,9 @@ class Encoder:
 
         return _features(self._collect(key, parts).tensors)
 
-    def _collect(self, key: Mapping[str, Any], parts: Any) -> Entry:
+    def _collect(self, key: Mapping[str, Any], parts: Any, rows: int = 4096) -> Entry:
         if self.cache is not None:
-            return self.cache.collect(key, parts)
+            return self.cache.collect(key, parts, rows)
         made = list(parts(0))
         tensors = {name: torch.cat([part.tensors[name] for part in made]) for name in made[0].tensors}
         notes = {name: [note for part in made for note in part.notes[name]] for name in made[0].notes}
@@ -115,6 +133,8 @@ class Encoder:
                 yield Part({name: value[:0] for name, value in tensors.items()}, notes([]), unread)
             elif start == 0:
                 check_labels([], data.classes, data.name)
+            else:
+                yield Part({}, notes([]), unread)
 
     def _encode(self, batch: Batch, views: Views | None) -> dict[str, Tensor]:
         """Features of a batch, [n, ...], or of its views, [n, V, ...], which share one call of the encoder."""

@@ -65,14 +65,15 @@ class Methods:
     ) -> Scores:
         predict = self._predictor(method)
         if method not in VOTING:
-            chunks = _chunks(len(images), len(classes))
+            chunks = _chunks(len(images), max(len(classes), images.activations.shape[1]))
             parts = [Outcomes.of(predict(images[rows], classes), labels[rows]) for rows in chunks]
             return Scores(Outcomes.concatenate(parts))
         if views is None or len(views) % len(images):
             raise BayesVLMError(f"The method {method!r} needs views of the images, equally many of each; pass views.")
         count = len(views) // len(images)
         outcomes, voted = [], []
-        for rows in _chunks(len(images), len(classes) * count):
+        width = max(len(classes), images.activations.shape[1])
+        for rows in _chunks(len(images), width * count):
             seen = views[slice(rows.start * count, rows.stop * count)]
             result = vote(predict(seen, classes).reshape(-1, count, len(classes)), self.keep)
             outcomes.append(Outcomes.of(result.probs, labels[rows]))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 
 from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.data.labelled import LabelledSet, open_labelled
+from bayesvlm.data.labelled import KNOWN, LabelledSet, open_labelled
 from bayesvlm.world import SPLITS, load
 
 
@@ -15,7 +16,18 @@ def open_set(
     """A split of the world, or whatever `open_labelled` finds: a known set, a folder, a Hub id; `NAME:SPLIT`."""
     if template is not None and "{c}" not in template:
         raise BayesVLMError(f"template={template!r} has no place for the class name; put {{c}} where it goes.")
-    return load(name) if name in SPLITS else open_labelled(name, root=root, template=template, strict=strict)
+    if name in SPLITS:
+        if Path(name).is_dir():
+            raise BayesVLMError(
+                f"{name!r} is a split of the embedded world and a folder here; write ./{name} for the folder, or go "
+                "where there is none."
+            )
+        return load(name)
+    bare = name.partition(":")[0]
+    near = [bare] if bare in SPLITS else difflib.get_close_matches(name, SPLITS, n=1)
+    if near and bare not in KNOWN and not Path(name).exists():
+        raise BayesVLMError(f"There is no set {name!r}; did you mean {near[0]!r}, of the embedded world?")
+    return open_labelled(name, root=root, template=template, strict=strict)
 
 
 def prompts(data: LabelledSet, template: str | None = None) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import platform
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -24,12 +25,11 @@ from bayesvlm.artifacts.files import read_safetensors, write_together
 from bayesvlm.artifacts.weights import weight_hashes
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.estimation import TOWERS
-from bayesvlm.core.features import Features
 from bayesvlm.data.cache import FeatureCache, tensor_fingerprint
 from bayesvlm.data.labelled.samples import LabelledSet, absent_classes
 from bayesvlm.data.views import Views
 from bayesvlm.evaluation import Outcomes, not_worse_than_best
-from bayesvlm.experiments.encoding import EncodedSet, Encoder
+from bayesvlm.experiments.encoding import Encoder
 from bayesvlm.experiments.methods import SINGLE, VOTING, Methods, losses
 from bayesvlm.experiments.scoring import Scores
 from bayesvlm.experiments.sets import prompts
@@ -90,7 +90,10 @@ class Result:
         columns |= {
             f"{name}/voted": found.voted.cpu() for name, found in self.scores.items() if found.voted is not None
         }
-        text = json.dumps({**self.numbers, "columns": tensor_fingerprint(columns.items())}, indent=2) + "\n"
+        text = (
+            json.dumps({**self.numbers, "columns": tensor_fingerprint(columns.items())}, indent=2, allow_nan=False)
+            + "\n"
+        )
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_together(path.parent, {f"{path.stem}.safetensors": save(columns), path.name: text.encode()})
@@ -104,24 +107,25 @@ class Result:
         path = Path(path)
         try:
             written = json.loads(path.read_text(encoding="utf-8"))
-            methods, schema = written["methods"], written["schema"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise BayesVLMError(
-                f"{path} is no result of `bayesvlm eval` ({error}); run the evaluation again."
-            ) from None
-        if schema != SCHEMA:
-            raise BayesVLMError(f"{path} has schema {schema}; this version reads {SCHEMA}: run the evaluation again.")
-        columns = read_safetensors(path.with_suffix(".safetensors"))
-        if tensor_fingerprint(columns.items()) != written["columns"]:
-            raise BayesVLMError(f"{path} and its .safetensors are of different runs; run the evaluation again.")
-        scores = {
-            name: Scores(
-                Outcomes(*(columns[f"{name}/{column.name}"] for column in fields(Outcomes))),
-                columns.get(f"{name}/voted"),
-            )
-            for name in methods
-        }
-        return cls(written["inputs"], written["facts"], scores)
+            if (schema := written["schema"]) != SCHEMA:
+                raise BayesVLMError(f"{path} has schema {schema}; this version reads {SCHEMA}: measure again.")
+            columns = read_safetensors(path.with_suffix(".safetensors"))
+            if tensor_fingerprint(columns.items()) != written["columns"]:
+                raise BayesVLMError(f"{path} and its .safetensors are of different runs; measure again.")
+            outcomes = {
+                name: Outcomes(*(columns[f"{name}/{column.name}"] for column in fields(Outcomes)))
+                for name in written["methods"]
+            }
+            scores = {name: Scores(found, columns.get(f"{name}/voted")) for name, found in outcomes.items()}
+            result = cls(written["inputs"], written["facts"], scores)
+            known = (result.model, result.data, result.facts["classes"], result.facts["skipped"])
+            if not scores or None in known:
+                raise KeyError("methods")
+        except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+            if isinstance(error, BayesVLMError):
+                raise
+            raise BayesVLMError(f"{path} is no result of `bayesvlm eval` ({error!r}); measure again.") from None
+        return result
 
 
 def place(folder: str | Path, model: str, data: str) -> Path:
@@ -161,6 +165,8 @@ class ZeroShot:
             )
         if "temperature" in methods and validation is None:
             raise BayesVLMError("The method 'temperature' needs a validation set; name one, or leave the method out.")
+        if not 0 < keep <= 1:
+            raise BayesVLMError(f"keep={keep}; it is the share of views that vote, above 0 and at most 1.")
         if template is not None and "{c}" not in template:
             raise BayesVLMError(f"template={template!r} has no place for the class name; put {{c}} where it goes.")
         self.vlm, self.name, self.methods, self.template = vlm, name, tuple(methods), template
@@ -175,11 +181,7 @@ class ZeroShot:
             return Methods(self.vlm, None, self.keep)
         found = self.encoder.images(self.validation)
         classes = self.encoder.texts(prompts(self.validation, self.template))
-        return Methods.tuned(self.vlm, found.features.to(self.vlm.device), found.labels, classes, self.keep)
-
-    def prompt(self, data: LabelledSet) -> str:
-        """The template: as asked for, or the set's first."""
-        return self.template or data.templates[0]
+        return Methods.tuned(self.vlm, found.features, found.labels, classes, self.keep)
 
     def inputs(self, data: LabelledSet) -> dict[str, Any]:
         """What a result on this set will depend on: two runs with equal inputs give equal results."""
@@ -198,16 +200,13 @@ class ZeroShot:
         return {
             "model": {
                 "name": self.name,
-                **{key: self.encoder.identity[key] for key in ("revision", "weights", "dtype")},
+                "revision": getattr(self.vlm.adapter, "revision", None),
+                "encoder": self.encoder.identity,
                 "projections": weight_hashes(self.vlm.image, self.vlm.text)["float32"],
             },
             "posterior": posterior,
-            "data": {
-                "name": data.name,
-                "fingerprint": data.fingerprint(),
-                "template": self.template or data.templates[0],
-            },
-            "validation": validation and {"name": validation.name, "fingerprint": validation.fingerprint()},
+            "data": self._named(data),
+            "validation": validation and self._named(validation),
             "methods": list(self.methods),
             "views": None if self.views is None else {**vars(self.views), "keep": self.keep},
             "versions": {
@@ -224,15 +223,15 @@ class ZeroShot:
         methods = self.ready
         found = self.encoder.images(data)
         views = None if self.views is None else self.encoder.images(data, self.views)
-        classes = self.encoder.texts(prompts(data, self.template))
+        asked = prompts(data, self.template)
+        classes = self.encoder.texts(asked)
         encoded = time.perf_counter()
-        scores = methods.scores(
-            self._here(found), found.labels, classes, self.methods, None if views is None else self._here(views)
-        )
+        scores = methods.scores(found.features, found.labels, classes, self.methods, views.features if views else None)
         facts = {
             "images": len(found.labels),
             "classes": len(data.classes),
             "classes_without_images": absent_classes(found.labels.tolist(), data.classes),
+            "repeated_prompts": sorted({prompt for prompt, count in Counter(asked).items() if count > 1}),
             "skipped": dict(found.skipped),
             "temperature": methods.temperature,
             "scale": self.vlm.scale,
@@ -240,8 +239,9 @@ class ZeroShot:
         }
         return Result(inputs, facts, scores)
 
-    def _here(self, encoded: EncodedSet) -> Features:
-        return encoded.features.to(self.vlm.device)
+    def _named(self, data: LabelledSet) -> dict[str, str]:
+        template = self.template or data.templates[0]
+        return {"name": data.name, "fingerprint": self.encoder.fingerprint(data), "template": template}
 
 
 def _slug(name: str) -> str:

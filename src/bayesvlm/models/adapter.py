@@ -75,6 +75,10 @@ class Adapter(ABC):
     def embed_reference(self, images: ImageLike | Iterable[ImageLike], texts: str | Iterable[str]) -> Reference:
         """The model's own embeddings and logits, from its own forward pass, in one batch."""
 
+    def architecture(self) -> dict[str, Any]:
+        """What the model does with its weights, as json: the activation, the number of heads, where it pools."""
+        return {}
+
     def preprocessing(self) -> dict[str, Any]:
         """What happens to images and texts before the model sees them, as json: another one gives other features."""
         return {"adapter": type(self).__qualname__}

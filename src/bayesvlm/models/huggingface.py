@@ -45,6 +45,12 @@ class Tower:
         return Activations(*(_rows(record) for record in records))
 
 
+_OF_A_FILE = (
+    "_name_or_path",
+    "transformers_version",
+    "dtype",
+    "torch_dtype",
+)  # they change nothing
 _OF_A_CALL = ("padding", "truncation")  # what a tokenizer keeps of the last call, and is no part of what it does
 
 
@@ -100,8 +106,11 @@ class HuggingFaceAdapter(Adapter):
             output = self.model(**self._pixels(rgb), **self._tokens(as_texts(texts)))
         return Reference(output.image_embeds.clone(), output.text_embeds.clone(), output.logits_per_image.clone())
 
+    def architecture(self) -> dict[str, Any]:
+        return _plain(self.model.config.to_dict())
+
     def preprocessing(self) -> dict[str, Any]:
-        pixels = json.loads(json.dumps(self._image_processor.to_dict(), sort_keys=True, default=str))
+        pixels = _plain(self._image_processor.to_dict())
         backend = getattr(self._tokenizer, "backend_tokenizer", None)
         known = {"vocabulary": self._tokenizer.get_vocab()} if backend is None else json.loads(backend.to_str())
         known = {
@@ -127,6 +136,14 @@ class HuggingFaceAdapter(Adapter):
                 "its tokenizer files belong to another model, so fetch them again."
             )
         return {key: value.to(self.device) for key, value in inputs.items()}
+
+
+def _plain(configuration: dict[str, Any]) -> dict[str, Any]:
+    """A configuration as json, without what says only where it came from."""
+    kept = {name: value for name, value in configuration.items() if name not in _OF_A_FILE}
+    kept = {name: _plain(value) if isinstance(value, dict) else value for name, value in kept.items()}
+    plain: dict[str, Any] = json.loads(json.dumps(kept, sort_keys=True, default=str))
+    return plain
 
 
 def _rows(record: list[Tensor]) -> Tensor:  # [N, p]

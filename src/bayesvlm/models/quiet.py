@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -24,5 +25,6 @@ def quiet() -> Iterator[None]:
 
 
 def brief(error: Exception) -> str:
-    """The first line of another library's complaint, to quote inside a sentence of ours."""
-    return str(error).strip().split("\n")[0].rstrip(".") or type(error).__name__
+    """The first line of another library's complaint, to quote in a sentence of ours; without addresses in memory."""
+    line = re.sub(r" <[\w.]+ object at 0x[0-9a-f]+>", "", str(error).strip().split("\n")[0])
+    return line.rstrip(".") or type(error).__name__

@@ -110,9 +110,8 @@ def _latex(table: Table) -> str:
 
 
 def _escaped(text: str) -> str:
-    for letter in "&%$#_{}":
-        text = text.replace(letter, f"\\{letter}")
-    return text
+    words = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    return "".join(words.get(letter, f"\\{letter}" if letter in "&%$#_{}" else letter) for letter in text)
 
 
 def _csv(table: Table) -> str:

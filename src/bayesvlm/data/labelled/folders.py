@@ -30,6 +30,7 @@ class ImageFolder:
     classes: tuple[str, ...]
     templates: tuple[str, ...] = TEMPLATES
     skipped: SkippedImages = field(default_factory=SkippedImages)
+    folder: Path | None = None  # that keys are relative to
 
     @classmethod
     def open(
@@ -68,6 +69,7 @@ class ImageFolder:
             tuple(named(subfolder.name) for subfolder in subfolders),
             templates,
             SkippedImages(strict),
+            folder,
         )
 
     @property
@@ -77,7 +79,12 @@ class ImageFolder:
 
     def __iter__(self) -> Iterator[Sample]:
         for path, label in zip(self.paths, self.labels, strict=True):
-            yield Sample(str(path), path, label)
+            yield Sample(self.key(path), path, label)
+
+    def key(self, path: Path) -> str:
+        """What an image is called wherever the folder lies: its path below it."""
+        inside = self.folder is not None and path.is_relative_to(self.folder)
+        return (path.relative_to(self.folder) if inside and self.folder else path).as_posix()
 
     def fingerprint(self) -> str:
         """A hash of the files' contents, their labels and the class names."""
@@ -87,5 +94,5 @@ class ImageFolder:
                 content = hashlib.sha256(path.read_bytes()).hexdigest()
             except OSError:
                 content = "unreadable"
-            digest.update(json.dumps([path.name, label, content]).encode())
+            digest.update(json.dumps([self.key(path), label, content]).encode())
         return digest.hexdigest()

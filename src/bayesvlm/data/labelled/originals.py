@@ -125,6 +125,7 @@ def open_listed(
         tuple(named(label) for label in classes),
         templates,
         SkippedImages(strict),
+        folder,
     )
 
 

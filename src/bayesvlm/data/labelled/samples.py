@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -22,6 +22,12 @@ class Sample:
     image: bytes | Path | Image.Image
     label: int  # index into the classes of its set
     caption: str | None = None
+    origin: str = field(default="", compare=False)  # what it is called in its set, where keys may occur twice
+
+    @property
+    def name(self) -> str:
+        """What no other sample of its set is called."""
+        return self.origin or self.key
 
 
 class LabelledSet(Protocol):
@@ -81,18 +87,20 @@ def decoded(samples: LabelledSet, batch_size: int = 256, start: int = 0) -> Iter
 
 
 def _decode(samples: Sequence[Sample], skipped: SkippedImages) -> Batch:
-    images = skipped.decode([sample.image for sample in samples], [sample.key for sample in samples])
+    images = skipped.decode([sample.image for sample in samples], [sample.name for sample in samples])
     read = [(image, sample) for image, sample in zip(images, samples, strict=True) if image is not None]
     return Batch(
         [image for image, _ in read],
         [sample.label for _, sample in read],
-        [sample.key for _, sample in read],
+        [sample.name for _, sample in read],
         len(samples),
     )
 
 
 def check_labels(labels: Sequence[int], classes: Sequence[str], name: str) -> None:
     """Refuse what cannot be scored: no images at all, or a single class; say which classes have none."""
+    if len(labels) == 1:
+        raise BayesVLMError(f"{name} has one image that can be read; a mean with its standard error takes two.")
     if not labels:
         raise BayesVLMError(f"{name} has no image that can be read; look at its split and at what was skipped.")
     if len(classes) < 2:

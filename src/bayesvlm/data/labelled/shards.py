@@ -88,7 +88,7 @@ class LabelledShards:
                 f"{shard}: the sample {key!r} has the label {written!r}; expected 0 to {len(self.classes) - 1}, "
                 "a line of classnames.txt."
             )
-        return Sample(key, image, int(written), self._caption(sample, shard))
+        return Sample(key, image, int(written), self._caption(sample, shard), origin=f"{shard.name}/{key}")
 
     @staticmethod
     def _caption(sample: Mapping[str, Any], shard: Path) -> str | None:
