@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from bayesvlm import BayesVLM, BayesVLMError, Features
-from bayesvlm.evaluation import Outcomes, vote
+from bayesvlm.evaluation import Outcomes, fit_temperature, vote
 from bayesvlm.experiments import methods as module
 from bayesvlm.experiments.methods import METHODS, SINGLE, Methods, losses
 
@@ -63,6 +63,13 @@ def test_temperature_is_never_worse_where_it_was_found(seed: int, noise: float, 
         assert (
             scores["temperature"].nlpd.value <= other.scores(images, labels, classes)["temperature"].nlpd.value + 1e-12
         )
+
+
+def test_the_temperature_is_exact_for_single_precision_too() -> None:
+    vlm, images, labels, classes = world(0, 1.0)
+    single = BayesVLM.from_projections(vlm.image.weight.float(), vlm.text.weight.float(), vlm.logit_scale)
+    found = Methods.tuned(single, images.to(torch.float32), labels, classes.to(torch.float32)).temperature
+    assert found == pytest.approx(fit_temperature(vlm.logits(images, classes), labels).value, rel=1e-5)
 
 
 def test_what_each_method_predicts() -> None:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import gzip
-import os
 import tarfile
 import zlib
 from collections.abc import Iterator, Mapping
 from io import BufferedIOBase
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from bayesvlm.core.errors import BayesVLMError
 
 _BROKEN = (tarfile.TarError, EOFError, OSError, zlib.error)
+_RECORD = 20 * tarfile.BLOCKSIZE  # what archives are filled up to, by custom
 
 
 class BrokenShardError(BayesVLMError):
@@ -47,26 +47,54 @@ def read_samples(shard: Path) -> Iterator[Mapping[str, Any]]:
 def _files(shard: Path) -> Iterator[dict[str, Any]]:
     """The files of a shard; raises where they stop before the archive does, or the archive before its end.
 
-    tarfile itself takes a damaged header, or an end in a header or between two members, for the end. Raising here,
-    and not after the last sample, keeps the sample that the damage went through from being taken for a whole one.
+    tarfile itself takes a damaged header, or a file that is cut between two members, for the end. Raising here, and not
+    after the last sample, keeps the sample that the damage went through from being taken for a whole one.
     """
-    from webdataset.tariterators import tar_file_iterator
+    with _opened(shard) as raw:
+        stream = _Watched(raw)
+        with tarfile.open(fileobj=cast(Any, stream), mode="r:") as archive:
+            for member in archive:
+                if member.isreg():
+                    content = archive.extractfile(member)
+                    assert content is not None, "a regular file has content"
+                    yield {"fname": member.name, "data": _whole(content.read(), member), "__url__": str(shard)}
+                archive.members = []  # type: ignore[attr-defined]  # it would keep every header it has seen
+        _check_end(stream)
 
-    ends = shard.suffix == ".gz" or _ends_empty(shard)  # gzip raises by itself where the stream has no end
-    with _opened(shard) as stream:
-        for file in tar_file_iterator(stream):
-            yield {**file, "__url__": str(shard)}
-        if any(stream.read(1 << 20)):
-            raise tarfile.ReadError("damaged in the middle")
-    if not ends:
+
+class _Watched:
+    """A stream that remembers what was read last: where tarfile stopped, that is the header it stopped at."""
+
+    def __init__(self, stream: BufferedIOBase) -> None:
+        self.stream, self.last = stream, b""
+        self.seek, self.tell = stream.seek, stream.tell
+
+    def read(self, size: int = -1) -> bytes:
+        self.last = self.stream.read(size)
+        return self.last
+
+
+def _whole(content: bytes, member: tarfile.TarInfo) -> bytes:
+    if len(content) != member.size:
+        raise tarfile.ReadError(f"{member.name} is cut")
+    return content
+
+
+def _check_end(stream: _Watched) -> None:
+    """An archive ends with two empty blocks, filled up to a whole record."""
+    if len(stream.last) < tarfile.BLOCKSIZE:
         raise tarfile.ReadError("the empty blocks at the end of an archive are missing")
+    rest = stream.last + stream.stream.read(_RECORD)
+    if any(rest):
+        raise tarfile.ReadError("damaged in the middle")
+    if len(rest) < 2 * tarfile.BLOCKSIZE:
+        raise tarfile.ReadError("the empty blocks at the end of an archive are missing")
+    if stream.stream.read(1):
+        raise tarfile.ReadError("filled up with zeros, as a download that never finished")
 
 
 def _opened(shard: Path) -> BufferedIOBase:
-    return gzip.open(shard, "rb") if shard.suffix == ".gz" else shard.open("rb")
-
-
-def _ends_empty(shard: Path) -> bool:
-    with shard.open("rb") as stream:
-        stream.seek(-min(1024, shard.stat().st_size), os.SEEK_END)
-        return not any(stream.read())
+    """Plain or compressed, whatever its name says."""
+    with shard.open("rb") as file:
+        compressed = file.read(2) == b"\x1f\x8b"
+    return gzip.open(shard, "rb") if compressed else shard.open("rb")

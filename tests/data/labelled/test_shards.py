@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from bayesvlm import BayesVLMError
-from bayesvlm.data import LabelledShards, Sample
+from bayesvlm.data import LabelledShards, Sample, decoded
 
 Members = Iterable[tuple[str, bytes]]
 
@@ -292,3 +292,72 @@ def test_a_sample_with_two_labels(folder: Folder) -> None:
 def test_a_caption_in_another_encoding(folder: Folder) -> None:
     folder.split("test", [*sample("a", 0), ("a.txt", "café".encode("latin-1"))])
     folder.refused(r"0\.tar")
+
+
+# Damage --------------------------------------------------------------------------------------------------------------
+
+
+def archive(count: int = 12) -> bytes:
+    return tar([member for number in range(count) for member in sample(f"{number:04d}", number % 3, seed=number)])
+
+
+def lenient(path: Path) -> tuple[list[Sample], dict[str, str]]:
+    shards = LabelledShards.open(path, "test")
+    return list(shards), shards.skipped.reasons
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_damaged_header_anywhere_is_noticed_and_costs_only_what_follows(folder: Folder, compressed: bool) -> None:
+    folder.split("test", [])
+    path = folder.path / "test" / ("0.tar.gz" if compressed else "0.tar")
+    (folder.path / "test" / "0.tar").unlink()
+    content = archive()
+    with tarfile.open(fileobj=io.BytesIO(content)) as opened:
+        offsets = [member.offset for member in opened.getmembers()]
+    for number, offset in enumerate(offsets):
+        damaged = bytearray(content)
+        damaged[offset + 150] ^= 0x7F  # its checksum
+        path.write_bytes(gzip.compress(bytes(damaged)) if compressed else bytes(damaged))
+        samples, reasons = lenient(folder.path)
+        assert list(reasons) == [str(path)], f"member {number}"
+        assert [found.key for found in samples] == [f"{n:04d}" for n in range(len(samples))]
+        assert number // 2 - 1 <= len(samples) <= number // 2, "the sample before the damage may belong to it"
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.3, 0.9])
+def test_a_download_that_never_finished(folder: Folder, kept: float) -> None:
+    """A file that was made in its full size, and filled only in part."""
+    content = archive(200)
+    folder.split("test", [])
+    path = folder.path / "test/0.tar"
+    path.write_bytes(content[: int(kept * len(content))].ljust(len(content), b"\0"))
+    samples, reasons = lenient(folder.path)
+    assert len(samples) < 200
+    assert list(reasons) == [str(path)]
+
+
+def test_a_compressed_shard_by_a_plain_name(folder: Folder) -> None:
+    folder.split("test", [])
+    (folder.path / "test/0.tar").write_bytes(gzip.compress(archive()))
+    samples, reasons = lenient(folder.path)
+    assert (len(samples), reasons) == (12, {})
+
+
+def test_a_broken_shard_in_the_middle_loses_only_its_own_images(folder: Folder) -> None:
+    shards = [[member for n in range(4) for member in sample(f"{s}-{n}", n % 3, seed=n)] for s in range(3)]
+    folder.split("test", *shards)
+    path = folder.path / "test/1.tar"
+    path.write_bytes(path.read_bytes()[:1500])
+    samples, reasons = lenient(folder.path)
+    assert [found.key for found in samples] == [f"{s}-{n}" for s in (0, 2) for n in range(4)]
+    assert list(reasons) == [str(path)]
+
+
+def test_unreadable_images_of_one_key_are_counted_apart(folder: Folder) -> None:
+    broken = [("0000.webp", b"no image"), ("0000.cls", b"1")]
+    folder.split("test", broken, broken)
+    shards = LabelledShards.open(folder.path, "test")
+    (batch,) = decoded(shards)
+    assert batch.images == []
+    assert list(shards.skipped.reasons) == ["0.tar/0000", "1.tar/0000"]
+    assert "0x" not in "".join(shards.skipped.reasons.values()), "no address in memory, which differs every time"
