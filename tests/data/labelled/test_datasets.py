@@ -15,6 +15,7 @@ from PIL import Image
 
 from bayesvlm import BayesVLMError
 from bayesvlm.data.labelled.datasets import HubImages
+from bayesvlm.data.labelled.registry import open_labelled
 from bayesvlm.data.labelled.samples import Sample, decoded
 
 
@@ -113,6 +114,19 @@ def test_a_saved_folder(library: Library, tmp_path: Path, kind: str) -> None:
     sentence = "has no split 'val'; choose the split from test, train" if several else "split='val' chooses nothing"
     with pytest.raises(BayesVLMError, match=sentence):
         HubImages.open(tmp_path, "val")
+
+
+@pytest.mark.parametrize("name", ["datasets:someone/things:test", "datasets:someone/things"])
+def test_by_name(library: Library, name: str) -> None:
+    opened = open_labelled(name, template="a drawing of {c}")
+    assert isinstance(opened, HubImages)
+    assert (opened.name, opened.size, opened.templates) == ("things", 2, ("a drawing of {c}",))
+
+
+def test_a_saved_folder_by_its_path(library: Library, tmp_path: Path) -> None:
+    (tmp_path / "dataset_dict.json").touch()
+    library.disk = {str(tmp_path): library.hub["someone/things"]}
+    assert open_labelled(tmp_path).size == 2
 
 
 def test_images_that_are_files(library: Library, tmp_path: Path) -> None:

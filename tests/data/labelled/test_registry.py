@@ -326,7 +326,7 @@ def test_only_the_split_is_fetched(root: Path, cache: Path, monkeypatch: pytest.
 def test_a_hub_data_set_in_another_layout(root: Path, cache: Path) -> None:
     folder = write_cache(cache, "someone/parquet", test=[0])
     (folder / "classnames.txt").unlink()
-    refused(r"'someone/parquet' has no classnames\.txt, .*HubImages`\.$", "someone/parquet")
+    refused(r"'someone/parquet' has no classnames\.txt, .*put datasets: before the id", "someone/parquet")
 
 
 @pytest.mark.parametrize("name", [name for name, entry in KNOWN.items() if not entry.subset_of])

@@ -28,7 +28,7 @@ def fetch_shards(repo: str, split: str) -> Path:
         raise NotOnHubError(
             repo,
             "has no classnames.txt, so it is not in CLIP-benchmark's webdataset layout",
-            "read another kind of data set with `bayesvlm.data.labelled.datasets.HubImages`",
+            "put datasets: before the id of another kind of data set",
         )
     if not (folder / split / "nshards.txt").is_file():
         splits = ", ".join(_splits(repo, folder)) or "none"

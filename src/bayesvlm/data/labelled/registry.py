@@ -8,13 +8,17 @@ import re
 from pathlib import Path
 
 from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.data.labelled.datasets import HubImages
+from bayesvlm.data.labelled.folders import TEMPLATES
 from bayesvlm.data.labelled.hub import NotOnHubError, cached_shards, fetch_shards
 from bayesvlm.data.labelled.known import KNOWN, Known
 from bayesvlm.data.labelled.layouts import called, is_shards, open_class_folders, open_folder, open_shards
 from bayesvlm.data.labelled.originals import open_listed
 from bayesvlm.data.labelled.samples import LabelledSet
 from bayesvlm.data.labelled.subset import Subset
+from bayesvlm.data.tables import is_saved_dataset
 
+TABLES = "datasets:"
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 
@@ -33,7 +37,9 @@ def open_labelled(
       CLIP-benchmark's layout, the original archive, or class folders of images; then on the Hub, or in its local cache;
     - a folder, with shards if it has a classnames.txt, with class folders of images otherwise, in a subfolder named as
       the split if there is one (`./NAME` is a folder even where NAME is known);
-    - the Hub id of a data set in CLIP-benchmark's layout.
+    - the Hub id of a data set in CLIP-benchmark's layout;
+    - "datasets:" and the Hub id of any other, with columns image and label, or a folder of one that was saved to disk:
+      read with the optional `datasets` library.
 
     Args:
         name: as above; "NAME:SPLIT" names the split as well.
@@ -48,7 +54,9 @@ def open_labelled(
     templates = None if template is None else (template,)
     if name in KNOWN:
         return _open_known(KNOWN[name], split, _root(root), templates, strict)
-    folder = Path(name).expanduser()
+    table, folder = name.removeprefix(TABLES), Path(name).expanduser()
+    if table != name or is_saved_dataset(folder):
+        return HubImages.open(table, split or "test", templates=templates or TEMPLATES, strict=strict)
     if folder.is_dir():
         return open_folder(folder, split, templates=templates, strict=strict)
     if _HUB_ID.fullmatch(name):
