@@ -221,3 +221,6 @@ def test_a_model_without_a_posterior(run: Run, tmp_path: Path) -> None:
     assert "has no posterior; fit one" in run(model, "-d", "openmoji-black", "--validation", "validation").err
     assert "needs labelled images; name a set with --validation" in run(model, "-d", "openmoji-black").err
     assert run(model, "-d", "openmoji-black", "--methods", "plain").code == 0
+    both = run("emoji-clip", model, "-d", "openmoji-black", "--methods", "plain,bayes", "-o", "both")
+    assert "has no posterior" in both.err
+    assert not (tmp_path / "both").exists(), "nothing is measured before everything can be"

@@ -152,3 +152,14 @@ def test_a_temperature_is_positive(temperature: float) -> None:
 def test_a_temperature_does_not_mend_nan() -> None:
     with pytest.raises(BayesVLMError, match="The logits hold NaN or Inf"):
         apply_temperature(torch.tensor([[math.nan, 1.0]]), 2.0)
+
+
+@pytest.mark.parametrize("numbers", [1, 30, 10**9])
+def test_rows_at_a_time_change_nothing(numbers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = 4 * torch.randn(50, 7, generator=generator)
+    labels = torch.randint(7, (50,), generator=generator)
+    whole = fit_temperature(logits, labels)
+    monkeypatch.setattr("bayesvlm.evaluation.temperature._NUMBERS", numbers)
+    part = fit_temperature(logits, labels)
+    assert (part.value, part.nlpd) == pytest.approx((whole.value, whole.nlpd), rel=1e-9)

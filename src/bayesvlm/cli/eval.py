@@ -68,7 +68,6 @@ def evaluate(
     from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.data.cache import FeatureCache
     from bayesvlm.data.views import Views
-    from bayesvlm.embedded import embedded_names
     from bayesvlm.experiments.sets import open_set
     from bayesvlm.experiments.zero_shot import ZeroShot, place
     from bayesvlm.report.tables import FORMATS, render_table
@@ -91,21 +90,17 @@ def evaluate(
     opened = partial(open_set, root=root, template=template, strict=strict)
     sets = [opened(name) for name in data]
     _check_places(out, models, sets)
+    _check_models(models, chosen, validation)
     store = FeatureCache(cache)
     results, skipped = [], []
     for name in models:
         vlm = BayesVLM.from_pretrained(name, device=device)
-        tuned_on = validation or ("validation" if name in embedded_names() else None)
-        if "temperature" in chosen and tuned_on is None:
-            raise BayesVLMError(
-                f"{name}: temperature scaling needs labelled images; name a set with --validation, or leave "
-                "temperature out of --methods."
-            )
+        tuned_on = validation or "validation"
         run = ZeroShot(
             vlm,
             name,
             methods=chosen,
-            validation=opened(tuned_on) if tuned_on and "temperature" in chosen else None,
+            validation=opened(tuned_on) if "temperature" in chosen else None,
             views=Views(views),
             keep=keep,
             cache=store,
@@ -149,6 +144,24 @@ def _check_places(out: Path, models: list[str], sets: list[Any]) -> None:
                     f"{names[places.index(path)]!r} and {names[number]!r} would be kept in one file; name each "
                     "once, or rename a folder."
                 )
+
+
+def _check_models(models: list[str], methods: list[str], validation: str | None) -> None:
+    """Refuse what a method needs and a model lacks, before the first of them is measured."""
+    from bayesvlm.artifacts.hub import find_posterior
+    from bayesvlm.core.errors import BayesVLMError
+    from bayesvlm.embedded import embedded_names
+
+    for name in models:
+        if "temperature" in methods and validation is None and name not in embedded_names():
+            raise BayesVLMError(
+                f"{name}: temperature scaling needs labelled images; name a set with --validation, or leave "
+                "temperature out of --methods."
+            )
+        if any("Bayes" in method for method in methods) and find_posterior(name) is None:
+            raise BayesVLMError(
+                f"{name} has no posterior; fit one with `bayesvlm fit`, or leave the Bayesian methods out."
+            )
 
 
 def _before(path: Path, inputs: dict[str, Any], strict: bool) -> Any:

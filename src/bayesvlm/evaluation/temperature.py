@@ -10,6 +10,7 @@ a log-sum-exp of linear functions, hence convex: the slope has one root, found b
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +19,8 @@ from torch import Tensor
 
 from bayesvlm.core.errors import BayesVLMError, check_positive
 from bayesvlm.evaluation.outcomes import check_labelled
+
+_NUMBERS = 2**22  # logits handled at a time: 32 MiB in float64
 
 
 @dataclass(frozen=True)
@@ -44,14 +47,24 @@ def fit_temperature(
     if low >= high:
         raise BayesVLMError(f"bounds={bounds}; the first must be below the second.")
     labels = check_labelled("logits", logits, labels)
-    excess = logits.double() - logits.double().gather(1, labels[:, None])  # [N, C]
+    count = len(labels)
+
+    def excesses() -> Iterator[Tensor]:  # [n, C]
+        """z - z_y in float64, a few rows at a time: all of them would be copied three times over."""
+        step = max(1, _NUMBERS // logits.shape[1])
+        for rows in torch.split(torch.arange(count, device=logits.device), step):
+            chunk = logits[rows].double()
+            yield chunk - chunk.gather(1, labels[rows, None])
 
     def nlpd(temperature: float) -> float:
-        return float(torch.logsumexp(excess / temperature, dim=1).mean())
+        return sum(float(torch.logsumexp(excess / temperature, dim=1).sum()) for excess in excesses()) / count
 
     def slope(log_temperature: float) -> float:
-        weights = torch.softmax(excess / math.exp(log_temperature), dim=1)
-        return float((weights * excess).sum(dim=1).mean())
+        total = 0.0
+        for excess in excesses():
+            weights = torch.softmax(excess / math.exp(log_temperature), dim=1)
+            total += float((weights * excess).sum())
+        return total / count
 
     if slope(math.log(high)) >= 0:
         return Temperature(high, nlpd(high), at_edge=True)

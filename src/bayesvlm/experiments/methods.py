@@ -38,7 +38,7 @@ class Methods:
     def tuned(cls, vlm: BayesVLM, images: Features, labels: Tensor, classes: Features, keep: float = 0.3) -> Methods:
         """The temperature that minimises the NLPD of these labelled features, [N]."""
         logits = torch.cat([vlm.logits(images[rows], classes) for rows in _chunks(len(images), len(classes))])
-        return cls(vlm, fit_temperature(logits.double(), labels.to(logits.device)).value, keep)
+        return cls(vlm, fit_temperature(logits, labels.to(logits.device)).value, keep)
 
     def scores(
         self,
