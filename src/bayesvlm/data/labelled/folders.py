@@ -11,6 +11,7 @@ from pathlib import Path
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.data.images import SkippedImages, find_images
 from bayesvlm.data.labelled.samples import Sample
+from bayesvlm.progress import progress_bar
 
 TEMPLATES = ("a photo of a {c}.",)
 
@@ -89,10 +90,12 @@ class ImageFolder:
     def fingerprint(self) -> str:
         """A hash of the files' contents, their labels and the class names."""
         digest = hashlib.sha256(json.dumps(self.classes).encode())
-        for path, label in zip(self.paths, self.labels, strict=True):
-            try:
-                content = hashlib.sha256(path.read_bytes()).hexdigest()
-            except OSError:
-                content = "unreadable"
-            digest.update(json.dumps([self.key(path), label, content]).encode())
+        with progress_bar(f"Hashing {self.name}", total=self.size, unit="images") as advance:
+            for path, label in zip(self.paths, self.labels, strict=True):
+                try:
+                    content = hashlib.sha256(path.read_bytes()).hexdigest()
+                except OSError:
+                    content = "unreadable"
+                digest.update(json.dumps([self.key(path), label, content]).encode())
+                advance(1)
         return digest.hexdigest()

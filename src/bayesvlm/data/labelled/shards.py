@@ -19,6 +19,7 @@ from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.data.images import SUFFIXES, SkippedImages
 from bayesvlm.data.labelled.samples import Sample
 from bayesvlm.data.tars import BrokenShardError, read_samples
+from bayesvlm.progress import progress_bar
 
 
 @dataclass(frozen=True)
@@ -63,9 +64,11 @@ class LabelledShards:
     def fingerprint(self) -> str:
         """A hash of the shards' contents and the class names."""
         digest = hashlib.sha256(json.dumps(self.classes).encode())
-        for shard in self.shards:
-            with shard.open("rb") as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
+        with progress_bar(f"Hashing {self.name}", total=len(self.shards), unit="shards") as advance:
+            for shard in self.shards:
+                with shard.open("rb") as file:
+                    digest.update(hashlib.file_digest(file, "sha256").digest())
+                advance(1)
         return digest.hexdigest()
 
     def __iter__(self) -> Iterator[Sample]:
