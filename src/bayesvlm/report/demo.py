@@ -18,22 +18,10 @@ from bayesvlm.experiments.methods import SINGLE
 from bayesvlm.experiments.scoring import Scores
 from bayesvlm.report.blocks import Answer, Card, Commands, Gallery, Page, Plot, Section, Table, Text
 from bayesvlm.report.page import write_page
-from bayesvlm.report.plots import (
-    Metric,
-    distribution_plot,
-    heat_maps,
-    reliability_plot,
-    risk_coverage_plot,
-    scores_plot,
-    tau_plot,
-)
+from bayesvlm.report.plots import distribution_plot, heat_maps, tau_plot
+from bayesvlm.report.scores import METRICS, score_figures
 from bayesvlm.report.theme import NARROW, WIDE
 
-METRICS = (
-    Metric("top1", "Top-1 (%)", "higher", percent=True),
-    Metric("nlpd", "NLPD (nats)", "lower"),
-    Metric("ece", "ECE (%)", "lower", percent=True),
-)
 PANELS = ("new-drawing", "openmoji-black", "unseen-concepts")
 FOOTER = (
     "Written by `bayesvlm`; this page is one file and loads nothing from anywhere. The drawings: Noto Emoji (Google, "
@@ -48,28 +36,10 @@ def figures(demo: Demo, width: float = WIDE) -> dict[str, Figure]:
     """The plots of the page by name, as wide as told."""
     tests = {name: test for name, test in demo.sets.items() if test.scores}
     panels = {demo.sets[name].title: demo.sets[name].scores for name in PANELS}
-    scores = {
-        f"{test.title} ({test.size:,})": {
-            method: {
-                "top1": (found.top1.value, found.top1.standard_error),
-                "nlpd": (found.nlpd.value, found.nlpd.standard_error),
-                "ece": (found.ece, None),
-            }
-            for method, found in test.scores.items()
-        }
-        for test in tests.values()
-    }
+    rows = {f"{test.title} ({test.size:,})": test.scores for test in tests.values()}
     levels = [f"{level:.0%}" for level in demo.corruption.levels]
     return {
-        "scores": scores_plot(scores, METRICS, width=width),
-        "reliability": reliability_plot(
-            {title: {method: found.reliability for method, found in of.items()} for title, of in panels.items()},
-            width=width,
-        ),
-        "risk-coverage": risk_coverage_plot(
-            {title: {method: found.risk_coverage for method, found in of.items()} for title, of in panels.items()},
-            width=width,
-        ),
+        **score_figures(rows, panels, width),
         "uncertainty-by-style": distribution_plot(
             {test.title: test.spread.numpy() for test in demo.sets.values()},
             "relative spread of the image embedding",

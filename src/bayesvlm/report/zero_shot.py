@@ -14,16 +14,11 @@ from bayesvlm.experiments.zero_shot import LEVEL, Result
 from bayesvlm.report.blocks import Commands, Page, Plot, Section, Table, Text
 from bayesvlm.report.entropy import Answers, entropy_plot, quadrants_plot
 from bayesvlm.report.page import write_page
-from bayesvlm.report.plots import Metric, reliability_plot, risk_coverage_plot, scores_plot
+from bayesvlm.report.scores import score_figures
 from bayesvlm.report.tables import METRICS as FIGURES
 from bayesvlm.report.tables import collect
 from bayesvlm.report.theme import NARROW, WIDE
 
-METRICS = (
-    Metric("top1", "Top-1 (%)", "higher", percent=True),
-    Metric("nlpd", "NLPD (nats)", "lower"),
-    Metric("ece", "ECE (%)", "lower", percent=True),
-)
 Drawn = dict[str, Figure]
 
 CLOSE_UP = ("plain", "Bayes")
@@ -32,29 +27,10 @@ CLOSE_UP = ("plain", "Bayes")
 
 def figures(results: Sequence[Result], width: float = WIDE) -> dict[str, Figure]:
     """The plots of one model's results by name."""
-    scores = {
-        result.data: {
-            method: {
-                "top1": (found.top1.value, found.top1.standard_error),
-                "nlpd": (found.nlpd.value, found.nlpd.standard_error),
-                "ece": (found.ece, None),
-            }
-            for method, found in result.scores.items()
-        }
-        for result in results
-    }
-    answers = {result.data: _answers(result) for result in results}
     by_set = {result.data: result.scores for result in results}
+    answers = {result.data: _answers(result) for result in results}
     return {
-        "scores": scores_plot(scores, METRICS, width=width),
-        "reliability": reliability_plot(
-            {name: {method: found.reliability for method, found in of.items()} for name, of in by_set.items()},
-            width=width,
-        ),
-        "risk-coverage": risk_coverage_plot(
-            {name: {method: found.risk_coverage for method, found in of.items()} for name, of in by_set.items()},
-            width=width,
-        ),
+        **score_figures(by_set, by_set, width),
         "entropy": entropy_plot(answers, width=width),
         "quadrants": quadrants_plot(answers, width=width),
     }
