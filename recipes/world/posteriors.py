@@ -13,7 +13,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", default=embedded_names(), help="which models; all of them by default")
     for name in parser.parse_args().names:
-        vlm = BayesVLM.from_pretrained(name, device="cpu").without_posterior()
+        vlm = BayesVLM.from_pretrained(WORLD / "models" / name, device="cpu")  # a folder comes without posterior
         estimate(vlm)
         print(vlm.save_pretrained(WORLD / "posteriors" / name, model=name), vlm)
 

@@ -52,12 +52,13 @@ class Recipe:
     text_hidden: int = 512
     projection: int = 128  # CLIP's; SigLIP embeds in the vision width
     vocabulary: int = 700
-    steps: int = 7_000
+    steps: int = 8_000
     batch: int = 512
     learning_rate: float = 1e-3
     weight_decay: float = 0.1
     warm_up: int = 600
-    smoothing: float = 0.1  # of CLIP's targets; two to four points of top-1, and the variances tell more
+    smoothing: float = 0.1  # of CLIP's targets at first: points of top-1, and variances that tell more
+    smoothed: float = 0.7  # by this share of the training it has fallen to nothing
     seed: int = 0
 
 
@@ -69,9 +70,7 @@ RECIPES = {
         vision_width=192,
         vision_layers=6,
         vision_hidden=576,
-        text_width=192,
-        text_hidden=384,
-        vocabulary=1000,
+        steps=10_000,
         smoothing=0.0,
     ),
 }
@@ -155,37 +154,88 @@ def train(model: Any, recipe: Recipe, pairs: Pairs) -> None:
     """AdamW with warm-up and cosine, bf16; a batch is of distinct concepts, one random drawing of each."""
     generator = torch.Generator("cuda").manual_seed(recipe.seed)
     torch.set_float32_matmul_precision("high")
-    augment = torch.compile(partial(pictures, recipe=recipe), fullgraph=True)
-    forward = torch.compile(partial(embeddings, model))
-    decayed = [p for p in model.parameters() if p.ndim > 1]
-    others = [p for p in model.parameters() if p.ndim <= 1]
-    groups = [{"params": decayed, "weight_decay": recipe.weight_decay}, {"params": others, "weight_decay": 0.0}]
-    optimiser = torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=(0.9, 0.98), fused=True)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: _rate(step, recipe))
-    loss_of = partial(infonce, smoothing=recipe.smoothing) if recipe.family == "clip" else sigmoid
     model.train()
+    step = Step(model, recipe)
     started = time.perf_counter()
-    for step in range(recipe.steps):
+    for index in range(recipe.steps):
         rgba, mirrors, ids = pairs.draw(recipe.batch, generator)
         uniforms = torch.rand(recipe.batch, NUMBERS, generator=generator, device="cuda")
         noise = torch.randn(recipe.batch, 3, SIZE, SIZE, generator=generator, device="cuda")
-        pixels = augment(rgba, mirrors, uniforms, noise)
-        with torch.autocast("cuda", torch.bfloat16):
-            image, text = forward(pixels, ids)
-        loss = loss_of(model, F.normalize(image.float(), dim=1), F.normalize(text.float(), dim=1))
-        optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
-        schedule.step()
-        with torch.no_grad():
-            model.logit_scale.clamp_(max=math.log(100))
-        if step % 500 == 0 or step == recipe.steps - 1:
+        loss = step(_rate(index, recipe), _smoothing(index, recipe), rgba, mirrors, uniforms, noise, ids)
+        if index % 500 == 0 or index == recipe.steps - 1:
             seconds = time.perf_counter() - started
             print(
-                f"step {step:6d}  loss {loss.item():.4f}  t {model.logit_scale.exp().item():.1f}  {seconds:.0f} s",
+                f"step {index:6d}  loss {loss.item():.4f}  t {model.logit_scale.exp().item():.1f}  {seconds:.0f} s",
                 flush=True,
             )
+
+
+class Step:
+    """One training step. After a few it is captured as a CUDA graph and replayed: launching it from Python takes
+    several times as long as the GPU needs for it."""
+
+    EAGER = 4  # steps before the capture: compilation, the optimiser's state
+
+    def __init__(self, model: Any, recipe: Recipe) -> None:
+        self.model, self.recipe = model, recipe
+        decayed = [p for p in model.parameters() if p.ndim > 1]
+        others = [p for p in model.parameters() if p.ndim <= 1]
+        groups = [{"params": decayed, "weight_decay": recipe.weight_decay}, {"params": others, "weight_decay": 0.0}]
+        self.rate, self.smoothing = torch.zeros((), device="cuda"), torch.zeros((), device="cuda")
+        self.optimiser = torch.optim.AdamW(groups, lr=self.rate, betas=(0.9, 0.98), fused=True, capturable=True)
+        self.loss_of = torch.compile(partial(batch_loss, model, recipe))
+        self.inputs: list[Tensor] = []
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.stream, self.taken = torch.cuda.Stream(), 0
+
+    def __call__(self, rate: float, smoothing: float, *inputs: Tensor) -> Tensor:
+        """The loss of the batch, before the step."""
+        self.rate.fill_(rate * self.recipe.learning_rate)
+        self.smoothing.fill_(smoothing)
+        self.taken += 1
+        if self.taken <= self.EAGER:
+            self.inputs = list(inputs)
+            self.stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self.stream):  # a capture must not find gradients that wait on the main stream
+                loss = self._take()
+            torch.cuda.current_stream().wait_stream(self.stream)
+            return loss
+        for kept, new in zip(self.inputs, inputs, strict=True):
+            kept.copy_(new)
+        if self.graph is None:
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):
+                self.loss = self._take()
+        self.graph.replay()
+        return self.loss
+
+    def _take(self) -> Tensor:
+        self.optimiser.zero_grad(set_to_none=True)
+        loss = self.loss_of(self.smoothing, *self.inputs)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimiser.step()
+        with torch.no_grad():
+            self.model.logit_scale.clamp_(max=math.log(100))
+        return loss.detach()
+
+
+def batch_loss(
+    model: Any,
+    recipe: Recipe,
+    smoothing: Tensor,
+    rgba: Tensor,
+    mirrors: Tensor,
+    uniforms: Tensor,
+    noise: Tensor,
+    ids: Tensor,
+) -> Tensor:
+    """The loss of a batch of drawings and captions, augmented by these random numbers."""
+    pixels = normalise(Augmentation(uniforms, noise, recipe.line_art)(rgba, mirrors), recipe)
+    with torch.autocast("cuda", torch.bfloat16):
+        image, text = embeddings(model, pixels, ids)
+    image, text = F.normalize(image.float(), dim=1), F.normalize(text.float(), dim=1)
+    return infonce(model, image, text, smoothing) if recipe.family == "clip" else sigmoid(model, image, text)
 
 
 @torch.no_grad()
@@ -242,11 +292,6 @@ def embeddings(model: Any, pixels: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]
     return tuple(output if isinstance(output, Tensor) else output.pooler_output for output in (image, text))
 
 
-def pictures(rgba: Tensor, mirrors: Tensor, uniforms: Tensor, noise: Tensor, recipe: Recipe) -> Tensor:
-    """Augmented drawings as the model takes them, [N, 3, H, W]."""
-    return normalise(Augmentation(uniforms, noise, recipe.line_art)(rgba, mirrors), recipe)
-
-
 def normalise(pictures: Tensor, recipe: Recipe) -> Tensor:
     """As the image processor of the family does."""
     if recipe.family == "siglip":
@@ -256,12 +301,13 @@ def normalise(pictures: Tensor, recipe: Recipe) -> Tensor:
     return (pictures - mean) / std
 
 
-def infonce(model: Any, image: Tensor, text: Tensor, smoothing: float) -> Tensor:
+def infonce(model: Any, image: Tensor, text: Tensor, smoothing: Tensor) -> Tensor:
     """CLIP's symmetric cross-entropy over the batch, its targets smoothed."""
     logits = model.logit_scale.exp() * image @ text.T
     target = torch.arange(len(logits), device=logits.device)
-    ways = (F.cross_entropy(way, target, label_smoothing=smoothing) for way in (logits, logits.T))
-    return sum(ways, start=torch.zeros_like(logits[0, 0])) / 2
+    own = (F.cross_entropy(logits, target) + F.cross_entropy(logits.T, target)) / 2
+    alike = (logits.logsumexp(0).mean() + logits.logsumexp(1).mean()) / 2 - logits.mean()
+    return (1 - smoothing) * own + smoothing * alike
 
 
 def sigmoid(model: Any, image: Tensor, text: Tensor) -> Tensor:
@@ -269,6 +315,10 @@ def sigmoid(model: Any, image: Tensor, text: Tensor) -> Tensor:
     logits = model.logit_scale.exp() * image @ text.T + model.logit_bias
     sign = 2 * torch.eye(len(logits), device=logits.device) - 1
     return -F.logsigmoid(sign * logits).sum() / len(logits)
+
+
+def _smoothing(step: int, recipe: Recipe) -> float:
+    return recipe.smoothing * max(0.0, 1 - step / (recipe.smoothed * recipe.steps))
 
 
 def _rate(step: int, recipe: Recipe) -> float:
