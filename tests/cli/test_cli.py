@@ -8,6 +8,7 @@ import json
 import math
 import pickle
 import shutil
+import subprocess
 import sys
 import tarfile
 from collections.abc import Callable
@@ -18,6 +19,7 @@ import pytest
 import torch
 from PIL import Image
 
+from bayesvlm import __version__
 from bayesvlm.cli import main
 from bayesvlm.core.estimation import FactorEstimator
 from bayesvlm.models.tiny import save_tiny_clip, save_tiny_siglip
@@ -524,3 +526,9 @@ def test_the_published_vit_b_32_factors(run: Run, tmp_path: Path) -> None:
     assert traces["text"]["B"] == pytest.approx(9389.460, abs=0.001)
     info = run("info", tmp_path / "out", "--image-norm-squared", 60, "--text-norm-squared", 40, "--json").json
     assert len(info["towers"]["image"]["lam"]) == 6
+
+
+def test_the_module_runs_as_the_command_does() -> None:
+    command = [sys.executable, "-m", "bayesvlm", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.strip() == __version__

@@ -24,7 +24,7 @@ from bayesvlm.models.tiny import save_tiny_clip
 from bayesvlm.world import Split, load
 
 FOLDER = Path(__file__).parents[2] / "src/bayesvlm/world/models"
-LEAST = {"emoji-clip": 0.55, "emoji-siglip": 0.52, "emoji-clip-colour": 0.45}
+LEAST = {"emoji-clip": 0.57, "emoji-siglip": 0.56, "emoji-clip-colour": 0.50}
 ROWS = slice(None, None, 4)  # 245 of the 979 new drawings
 
 
@@ -119,7 +119,7 @@ def test_weights_are_in_half_precision(reference: Reference) -> None:
     with safe_open(FOLDER / reference.name / "model.safetensors", framework="pt") as file:
         kinds = {file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118 (it is no mapping)
     assert kinds == {"F16"}
-    assert sum(path.stat().st_size for path in (FOLDER / reference.name).iterdir()) < 10e6
+    assert sum(path.stat().st_size for path in (FOLDER / reference.name).iterdir()) < 10.5e6
 
 
 def test_a_text_ends_where_the_model_looks_for_its_end(reference: Reference) -> None:
