@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
@@ -14,7 +15,9 @@ import pytest
 from experiments.thinned import thinned
 from PIL import Image
 
+from bayesvlm import BayesVLM
 from bayesvlm.cli import main
+from bayesvlm.embedded import embedded_model
 from bayesvlm.experiments import sets
 from bayesvlm.experiments.zero_shot import Result as Measured
 from bayesvlm.experiments.zero_shot import ZeroShot
@@ -224,3 +227,16 @@ def test_a_model_without_a_posterior(run: Run, tmp_path: Path) -> None:
     both = run("emoji-clip", model, "-d", "openmoji-black", "--methods", "plain,bayes", "-o", "both")
     assert "has no posterior" in both.err
     assert not (tmp_path / "both").exists(), "nothing is measured before everything can be"
+
+
+def test_a_posterior_whose_model_has_moved(run: Run, tmp_path: Path) -> None:
+    folder = shutil.copytree(embedded_model("emoji-clip"), tmp_path / "was-here")
+    BayesVLM.from_pretrained("emoji-clip").save_pretrained(tmp_path / "posterior", model=str(folder))
+    moved = folder.rename(tmp_path / "is-here")
+    asked = ("posterior", "-d", "openmoji-black", "--methods", "bayes")
+    assert "where it has moved" in run(*asked).err
+    assert run(*asked, "--model", moved).code == 0
+    assert run("emoji-clip", *asked[1:]).code == 0
+    here, there = (tmp_path / "results" / name / "openmoji-black.json" for name in ("posterior", "emoji-clip"))
+    assert Measured.load(here).scores["Bayes"].nlpd == Measured.load(there).scores["Bayes"].nlpd
+    assert "goes with one posterior, and there are 2" in run("emoji-siglip", *asked, "--model", moved).err

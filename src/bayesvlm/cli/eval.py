@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bayesvlm.cli.options import Cache, Device, Json, Root, Strict
+from bayesvlm.cli.options import Cache, Device, Json, Model, Root, Strict
 from bayesvlm.cli.output import emit, remark, table
 
 
@@ -47,6 +47,7 @@ def evaluate(
     skip_existing: Annotated[
         bool, typer.Option("--skip-existing", help="Leave out what was measured already from the same inputs.")
     ] = False,
+    model: Model = None,
     listed: Annotated[bool, typer.Option("--list", help="Show the sets there are, and where each was found.")] = False,
     device: Device = None,
     strict: Strict = False,
@@ -85,6 +86,8 @@ def evaluate(
         )
     if form is not None and form not in FORMATS:
         raise BayesVLMError(f"--table {form!r} is not known; use {' or '.join(FORMATS)}.")
+    if model is not None and len(models) > 1:
+        raise BayesVLMError(f"--model {model} goes with one posterior, and there are {len(models)}; name one.")
     chosen = _methods(methods)
 
     opened = partial(open_set, root=root, template=template, strict=strict)
@@ -94,7 +97,7 @@ def evaluate(
     store = FeatureCache(cache)
     results, skipped = [], []
     for name in models:
-        vlm = BayesVLM.from_pretrained(name, device=device)
+        vlm = BayesVLM.from_pretrained(name, model=model, device=device)
         tuned_on = validation or "validation"
         run = ZeroShot(
             vlm,
