@@ -217,6 +217,14 @@ class BayesVLM:
             given["lam"] = None
         return self._copy(settings=dataclass_replace(self.settings, **given))
 
+    def with_image_projection(self, image: Projection, factors: KroneckerFactors) -> BayesVLM:
+        """This model with another projection of its image tower and the factors with it; lam by the evidence."""
+        changed = self._copy(
+            factors={**self.factors, "image": factors}, settings=dataclass_replace(self.settings, lam=None)
+        )
+        changed.image = image.to(self.image.weight)
+        return changed
+
     def without_posterior(self) -> BayesVLM:
         """The bare model, with the paper's settings: as if it had been loaded without a posterior."""
         return self._copy(factors=None, settings=Settings(), normalise=None, provenance={})

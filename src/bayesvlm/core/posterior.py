@@ -105,14 +105,30 @@ class Posterior:
         """Draws of the projection itself: one draw applies to all inputs, which keeps them dependent."""
         std = self._cast(self.variances.sqrt())
         U_A, U_B = self._cast(self._U_A), self._cast(self._U_B)
-        weight = self.projection.augmented
-        for _ in range(draws):
-            noise = torch.randn(weight.shape, generator=generator, dtype=weight.dtype, device=generator.device)
-            drawn = weight + U_B @ (std * noise.to(weight.device)) @ U_A.T
+        for noise in self._noise(draws, generator):
+            drawn = self.projection.augmented + U_B @ (std * noise) @ U_A.T
             if self.projection.bias is None:
                 yield Projection(drawn, None, self.projection.residual)
             else:
                 yield Projection(drawn[:, :-1], drawn[:, -1], self.projection.residual)
+
+    def drawn_embeddings(self, features: Features, draws: int, generator: torch.Generator) -> Iterator[Tensor]:
+        """Embeddings [N, d] of the inputs under the draws that `sample` makes, in the eigenbasis of B (`basis`)."""
+        std, rotated = self._cast(self.variances.sqrt()), self.rotated_inputs(features)
+        mean = self.projection.embed(features) @ self.basis
+        for noise in self._noise(draws, generator):
+            yield torch.addmm(mean, rotated, (std * noise).T)
+
+    @property
+    def basis(self) -> Tensor:  # [d, d]
+        """Eigenvectors of B, one a column."""
+        return self._cast(self._U_B)
+
+    def _noise(self, draws: int, generator: torch.Generator) -> Iterator[Tensor]:  # [d, p] each
+        weight = self.projection.augmented
+        for _ in range(draws):
+            noise = torch.randn(weight.shape, generator=generator, dtype=weight.dtype, device=generator.device)
+            yield noise.to(weight.device)
 
     @property
     def _damped_A(self) -> Tensor:  # [p]

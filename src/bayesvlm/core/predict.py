@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -20,9 +20,19 @@ from torch import Tensor
 from bayesvlm.core.cosine import CosineMoments
 from bayesvlm.core.errors import BayesVLMError, check_positive
 from bayesvlm.core.features import Features
-from bayesvlm.core.posterior import Posterior
 
 Link = Literal["probit", "centred", "mc"]
+
+
+class Drawn(Protocol):
+    """What embeddings can be drawn from: a posterior over a projection, as it was fitted or brought up to date."""
+
+    @property
+    def basis(self) -> Tensor:  # [d, d]
+        """Orthonormal axes, one a column, in which the draws are given."""
+
+    def drawn_embeddings(self, features: Features, draws: int, generator: torch.Generator) -> Iterator[Tensor]:
+        """Embeddings [N, d] of all inputs, one draw of the projection after the other."""
 
 
 class EntropySplit(NamedTuple):
@@ -131,7 +141,7 @@ def plain_softmax(images: Tensor, texts: Tensor, scale: float) -> Tensor:  # [N,
 
 @torch.no_grad()
 def monte_carlo(
-    image: Posterior, images: Features, text: Posterior, texts: Features, scale: float, draws: int, seed: int = 0
+    image: Drawn, images: Features, text: Drawn, texts: Features, scale: float, draws: int, seed: int = 0
 ) -> EntropySplit:
     """Average softmax and its entropy split over `draws` joint draws of both projections, one pass."""
     if draws < 1:
@@ -145,13 +155,18 @@ def monte_carlo(
 
 
 def sample_cosines(
-    image: Posterior, images: Features, text: Posterior, texts: Features, draws: int, seed: int = 0
+    image: Drawn, images: Features, text: Drawn, texts: Features, draws: int, seed: int = 0
 ) -> Iterator[Tensor]:  # [N, C] each
     """Cosines of all pairs under joint draws of both projections, each draw shared by all inputs."""
     generator = torch.Generator().manual_seed(seed)
-    for P, Q in zip(image.sample(draws, generator), text.sample(draws, generator), strict=True):
-        ghat = torch.nn.functional.normalize(P.embed(images), dim=1)
-        hhat = torch.nn.functional.normalize(Q.embed(texts), dim=1)
+    turn = text.basis.T @ image.basis  # a cosine is the same in any basis: the fewer texts change theirs
+    g_draws, h_draws = (
+        image.drawn_embeddings(images, draws, generator),
+        text.drawn_embeddings(texts, draws, generator),
+    )
+    for g, h in zip(g_draws, h_draws, strict=True):
+        ghat = torch.nn.functional.normalize(g, dim=1)
+        hhat = torch.nn.functional.normalize(h @ turn, dim=1)
         yield ghat @ hhat.T
 
 

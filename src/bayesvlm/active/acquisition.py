@@ -1,0 +1,98 @@
+r"""How much a label would tell: BALD about the parameters, EPIG about predictions on the target (METHOD section 6).
+
+Both come from class probabilities under the same parameter draws for all inputs. For EPIG pool and target must share
+them, for it is the dependence between the two that is measured:
+
+    EPIG(x) = E_* sum_{y, y*} p(y) p(y*) f(rho),   rho = p(y, y*) / (p(y) p(y*)),   p(y, y*) = 1/S sum_k p_k(y) p_k(y*)
+
+with f(rho) = rho log rho - rho + 1 instead of rho log rho. The sums agree, since rho p p* and p p* both sum to one, but
+every term is now at least zero, and vanishes to second order where x and x* have nothing to do with each other.
+
+A class that is improbable for an input is left out of its sum: with S draws its part is at most p(y) log S, and classes
+are left out until that adds up to `NEGLIGIBLE` nats.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.core.predict import entropy
+
+NEGLIGIBLE = 1e-5  # nats; scores that matter are a thousand times as large
+TILE = 2**18  # joint probabilities at a time: they stay in the processor's cache
+
+
+def bald(probs: Tensor) -> Tensor:  # [S, N, C] -> [N]
+    """Mutual information between an input's label and the parameters, in nats: at most the entropy of the label."""
+    _check(probs)
+    return (entropy(probs.mean(dim=0)) - entropy(probs).mean(dim=0)).clamp_min(0)
+
+
+def epig(pool: Tensor, target: Tensor) -> Tensor:  # [S, N, C], [S, M, C] -> [N]
+    """Mutual information between an input's label and a target's, averaged over the targets, in nats.
+
+    At least 0, at most the entropy of either label.
+
+    Args:
+        pool, target: class probabilities under the same draws.
+    """
+    _check(pool)
+    _check(target)
+    if pool.shape[0] != target.shape[0]:
+        raise BayesVLMError(
+            f"The pool has {pool.shape[0]} draws and the target {target.shape[0]}; EPIG measures what they share, so "
+            "they must be the same draws."
+        )
+    draws = pool.shape[0]
+    rows, row_share, owner = _ratios(pool)  # [R, S], [R], [R]
+    rows.div_(draws)
+    columns, column_share, _ = _ratios(target)  # [Q, S], [Q]
+    weight = column_share / target.shape[1]
+    linear = rows @ (columns.T @ weight)  # [R], sum over columns of weight * rho
+    gained = torch.empty_like(row_share)
+    width = max(1, min(len(columns), 2048))
+    height = max(1, TILE // width)
+    rho, log = (rows.new_empty(height * width) for _ in range(2))
+    for top in range(0, len(rows), height):
+        part = rows[top : top + height]
+        sums = rows.new_zeros(len(part))
+        for left in range(0, len(columns), width):
+            others = columns[left : left + width]
+            shape = len(part), len(others)
+            tile, logs = (buffer[: shape[0] * shape[1]].view(shape) for buffer in (rho, log))
+            torch.mm(part, others.T, out=tile)
+            torch.log(tile, out=logs).mul_(tile)
+            sums += logs @ weight[left : left + width]
+        gained[top : top + height] = sums
+    parts = row_share * (gained - linear + weight.sum())
+    return parts.new_zeros(pool.shape[1]).index_add_(0, owner, parts).clamp_min(0)
+
+
+def _ratios(probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # [R, S], [R], [R]
+    """p_k(y) / p(y) for every input and class that counts, p(y), and the input's index."""
+    mean = probs.mean(dim=0)  # [N, C]
+    ascending, order = mean.sort(dim=1)
+    allowed = NEGLIGIBLE / math.log(max(len(probs), 3))
+    counts = torch.zeros_like(mean, dtype=torch.bool).scatter_(1, order, ascending.cumsum(dim=1) > allowed)
+    owner, label = counts.nonzero(as_tuple=True)
+    share = mean[owner, label]
+    ratios = probs[:, owner, label].T.contiguous().div_(share[:, None])
+    return ratios.clamp_min_(1e-15), share, owner  # no product of two is zero: its logarithm is finite
+
+
+def _check(probs: Tensor) -> None:
+    if probs.ndim != 3 or min(probs.shape) == 0:
+        raise BayesVLMError(
+            f"Probabilities of shape {list(probs.shape)}; expected [draws, inputs, classes], none of them empty."
+        )
+
+
+def chunks(count: int, draws: int, classes: int, memory: int) -> Iterator[slice]:
+    """Inputs whose probabilities under all draws fit into so many bytes of float32."""
+    step = max(1, memory // (4 * draws * classes))
+    return (slice(start, start + step) for start in range(0, count, step))

@@ -1,0 +1,186 @@
+r"""The posterior over the image projection while labelled images come in, one at a time (METHOD section 6).
+
+After the s-th image (phi, y), with n pairs behind the first factors,
+
+    W <- W - gamma grad CE(phi, y),   A_s = (sqrt(n) A_0 + beta sum_i phi_i phi_i^T) / sqrt(n + s),   B_s likewise.
+
+In sums this is plain addition: `A_sum + beta phi phi^T`, `B_sum + beta J^T Lambda J`, n + 1. The damped A keeps its
+first eigenbasis U and gains a growing low-rank term; the scale of both changes with s:
+
+    At_s = U D_s U^T + kappa_s Phi Phi^T,   D_s = sqrt(tau n/(n+s)) alpha + sqrt(lam),   kappa_s = beta sqrt(tau/(n+s))
+
+With `Psi = D^-1/2 U^T Phi` and `Psi^T Psi = V diag(sigma^2) V^T` a square root of its inverse is (Woodbury)
+
+    U D^-1/2 (I + Psi K Psi^T),   K = V diag( ((1 + kappa sigma^2)^-1/2 - 1) / sigma^2 ) V^T
+
+so that nothing of size p x p is ever decomposed again. B gains up to min(C - 1, d) directions with every image, which
+soon is everything, and d is small: its [d, d] eigenproblem is solved anew.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from bayesvlm.core.curvature import infonce_curvature
+from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.core.evidence import Evidence
+from bayesvlm.core.factors import KroneckerFactors, Spectrum, spectrum
+from bayesvlm.core.features import Features
+from bayesvlm.core.posterior import Posterior
+from bayesvlm.core.projection import Projection
+
+
+@dataclass(frozen=True, eq=False)
+class OnlineLaplace:
+    """A damped posterior and what was learnt since; `step` gives a new one and changes nothing.
+
+    Args:
+        start: the posterior before the first labelled image.
+        projection: W now.
+        added: [s, p], inputs of the labelled images in the eigenbasis of the first A, float64.
+        B_sum: [d, d], with the labelled images' curvature.
+        beta: how many pairs a labelled image counts for.
+        lam: prior precision now.
+    """
+
+    start: Posterior
+    projection: Projection
+    added: Tensor  # [s, p]
+    B_sum: Tensor  # [d, d]
+    beta: float
+    lam: float
+
+    @classmethod
+    def begin(cls, start: Posterior, beta: float) -> OnlineLaplace:
+        """The posterior as it is, before any labelled image."""
+        if start.structure != "damped":
+            raise BayesVLMError(
+                f"structure={start.structure!r}: online steps are defined for the damped posterior of the paper; "
+                "use vlm.replace(structure='damped')."
+            )
+        if not (math.isfinite(beta) and beta >= 0):
+            raise BayesVLMError(f"beta={beta}; it is how many pairs a labelled image counts for, at least 0.")
+        p = start.projection.input_width
+        nothing = start.factors.A_sum.new_zeros(0, p)
+        return cls(start, start.projection, nothing, start.factors.B_sum, beta, start.lam)
+
+    @torch.no_grad()
+    def step(
+        self,
+        image: Features,
+        label: int | None,
+        texts: Tensor,  # [C, d]
+        scale: float,
+        gamma: float,
+        *,
+        solve_lam: bool = False,
+    ) -> OnlineLaplace:
+        """The posterior after one more image.
+
+        Args:
+            image: one row.
+            label: its class; None where it is not known: then W stays, and the factors, which need no label, do not.
+            texts: raw mean embeddings of the class prompts.
+            scale: t.
+            gamma: rate of the gradient step.
+            solve_lam: find lam again by the evidence.
+        """
+        if len(image) != 1:
+            raise BayesVLMError(f"An online step takes one image, got {len(image)}; take them one after the other.")
+        phi = self.projection.inputs(image)
+        embedding = self.projection.embed(image)
+        B_sum = self.B_sum + self.beta * infonce_curvature(embedding, texts, scale).to(self.B_sum)
+        rotated = phi.to(self.added) @ self.start.factors.A_spectrum.vectors
+        projection = self.projection
+        if label is not None and gamma:
+            slope = cross_entropy_slope(embedding[0], texts, scale, label)
+            projection = _moved(projection, -gamma * torch.outer(slope, phi[0]))
+        after = replace(self, projection=projection, added=torch.cat([self.added, rotated]), B_sum=B_sum)
+        return replace(after, lam=after._best_lam()) if solve_lam else after
+
+    @property
+    def n(self) -> int:
+        """Pairs and labelled images so far."""
+        return self.start.factors.n + len(self.added)
+
+    @property
+    def factors(self) -> KroneckerFactors:
+        """The factors as they are now, written out."""
+        basis = self.start.factors.A_spectrum.vectors
+        phi = self.added @ basis.T
+        return KroneckerFactors(self.start.factors.A_sum + self.beta * phi.T @ phi, self.B_sum, self.n)
+
+    @property
+    def posterior(self) -> Posterior:
+        """The posterior as it is now, decomposed from scratch: what this class computes in pieces."""
+        return replace(self.start, projection=self.projection, factors=self.factors, lam=self.lam)
+
+    # Draws -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def basis(self) -> Tensor:  # [d, d]
+        """Eigenvectors of B as it is now."""
+        return self.B_spectrum.vectors.to(self.projection.weight)
+
+    @cached_property
+    def B_spectrum(self) -> Spectrum:
+        return spectrum(self.B_sum / math.sqrt(self.n), "B")
+
+    def whitened_inputs(self, features: Features) -> Tensor:  # [N, p]
+        """R^T phi, where R R^T is the inverse of the damped A: their squared norms are a(x)."""
+        inverse_root, psi, K = (tensor.to(self.projection.weight) for tensor in self._root)
+        u = self.start.rotated_inputs(features) * inverse_root
+        return u + ((u @ psi) @ K) @ psi.T
+
+    def drawn_embeddings(self, features: Features, draws: int, generator: torch.Generator) -> Iterator[Tensor]:
+        """Embeddings [N, d] of the inputs under draws of the projection, in the eigenbasis of B (`basis`)."""
+        damped = math.sqrt(self.start.tau) * self.B_spectrum.values + math.sqrt(self.lam)
+        std = damped.rsqrt().to(self.projection.weight)[:, None]
+        mean, inputs = self.projection.embed(features) @ self.basis, self.whitened_inputs(features)
+        for _ in range(draws):
+            shape = self.projection.augmented.shape
+            noise = torch.randn(shape, generator=generator, dtype=inputs.dtype, device=generator.device)
+            yield torch.addmm(mean, inputs, (std * noise.to(inputs.device)).T)
+
+    @cached_property
+    def _root(self) -> tuple[Tensor, Tensor, Tensor]:  # [p], [p, s], [s, s]
+        """D^-1/2, Psi and K of the module's docstring."""
+        factors, tau = self.start.factors, self.start.tau
+        shrunk = math.sqrt(tau * factors.n / self.n) * factors.A_spectrum.values
+        inverse_root = (shrunk + math.sqrt(self.lam)).rsqrt()
+        psi = self.added.T * inverse_root[:, None]
+        kappa = self.beta * math.sqrt(tau / self.n)
+        squares, V = torch.linalg.eigh(psi.T @ psi)
+        squares = squares.clamp_min(0)
+        shrink = torch.expm1(-torch.log1p(kappa * squares) / 2)  # (1 + kappa sigma^2)^-1/2 - 1
+        small = kappa * squares < 1e-12  # where the quotient is its limit
+        share = torch.where(small, -kappa / 2, shrink / squares.masked_fill(squares == 0, 1))
+        return inverse_root, psi, (V * share) @ V.T
+
+    def _best_lam(self) -> float:
+        A = spectrum(self.factors.A, "A").values
+        norm = self.projection.norm_squared
+        return Evidence(A, self.B_spectrum.values, norm, self.start.tau, self.start.structure).best_lam()
+
+
+def cross_entropy_slope(embedding: Tensor, texts: Tensor, scale: float, label: int) -> Tensor:  # [d], [C, d] -> [d]
+    """Gradient of the cross-entropy of one image's scaled cosines with respect to its raw embedding."""
+    norm = embedding.norm()
+    ghat, hhat = embedding / norm, torch.nn.functional.normalize(texts, dim=1)
+    probs = torch.softmax(scale * hhat @ ghat, dim=0)
+    pull = scale * (probs @ hhat - hhat[label])
+    slope: Tensor = (pull - (pull @ ghat) * ghat) / norm
+    return slope
+
+
+def _moved(projection: Projection, change: Tensor) -> Projection:  # [d, p]
+    moved = projection.augmented + change
+    if projection.bias is None:
+        return Projection(moved, None, projection.residual)
+    return Projection(moved[:, :-1], moved[:, -1], projection.residual)

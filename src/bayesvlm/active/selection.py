@@ -1,0 +1,261 @@
+"""What to label next: the strategies of the paper, on Features (METHOD section 6).
+
+random, entropy and bald rank the pool. Their targeted forms rank the target's images and take the pool item nearest to
+each. epig asks how much a label would tell about the target, chooses one item at a time, and learns from each.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from bayesvlm.active.acquisition import chunks, epig
+from bayesvlm.active.online import OnlineLaplace
+from bayesvlm.active.targeting import Metric, nearest_distinct
+from bayesvlm.classes import class_names, label_indices
+from bayesvlm.core.errors import BayesVLMError, check_choice, check_count
+from bayesvlm.core.features import Features
+from bayesvlm.core.predict import Drawn, entropy, sample_cosines
+from bayesvlm.progress import progress_bar
+from bayesvlm.vlm import BayesVLM
+
+Strategy = Literal["random", "targeted-random", "entropy", "targeted-entropy", "bald", "targeted-bald", "epig"]
+STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
+MEMORY = 2**28  # bytes of class probabilities under all draws held at once
+
+
+@dataclass(frozen=True)
+class Epig:
+    """How EPIG chooses: the paper's hyperparameters.
+
+    Args:
+        gamma: rate of the online gradient step on the image projection; 0 leaves it.
+        beta: how many pairs a labelled image counts for in the online factors; 0 leaves them.
+        targets: random target images an item is judged by, drawn again at every step.
+        candidates: pool items considered, the targets' nearest; at least twice the budget.
+        solve_lam: find the prior precision again after every step.
+    """
+
+    gamma: float = 1e-3
+    beta: float = 100.0
+    targets: int = 150
+    candidates: int = 1000
+    solve_lam: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """Chosen items, in order, and their scores.
+
+    `scores` are what the strategy ranked by: of the item itself, for targeted strategies of the target image that chose
+    it, for random ones nothing (NaN). `seconds` says where EPIG's time went.
+    """
+
+    indices: Tensor  # [budget]
+    scores: Tensor  # [budget]
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def select(
+    vlm: BayesVLM,
+    pool: Features,
+    target: Features,
+    classes: Sequence[str] | Features,
+    strategy: Strategy = "epig",
+    budget: int = 200,
+    pool_labels: Sequence[int] | Tensor | None = None,
+    seed: int = 0,
+    **options: object,
+) -> Tensor:  # [budget]
+    """Indices into the pool of the items to label, in order; `rank` has the arguments and gives scores too."""
+    return rank(vlm, pool, target, classes, strategy, budget, pool_labels, seed, **options).indices  # type: ignore[arg-type]
+
+
+@torch.no_grad()
+def rank(
+    vlm: BayesVLM,
+    pool: Features,
+    target: Features,
+    classes: Sequence[str] | Features,
+    strategy: Strategy = "epig",
+    budget: int = 200,
+    pool_labels: Sequence[int] | Tensor | None = None,
+    seed: int = 0,
+    *,
+    draws: int = 100,
+    metric: Metric = "cosine",
+    options: Epig | None = None,
+    progress: bool | None = None,
+) -> Selection:
+    """Choose what to label.
+
+    Args:
+        vlm: a fitted model.
+        pool: what may be chosen, [N].
+        target: what the model is to be good at; its labels are not needed, [M].
+        classes: names or prompts, or Features, [C].
+        strategy: see the module.
+        budget: how many.
+        pool_labels: the oracle EPIG asks for the label of what it chose; without it, its online steps leave W alone.
+        seed: of everything random.
+        draws: of the parameters, for bald and epig.
+        metric: by which targeted strategies and EPIG's candidates are near, "cosine" (expected) or "wasserstein".
+        options: EPIG's.
+    """
+    check_choice("strategy", strategy, STRATEGIES)
+    check_count("budget", budget)
+    check_count("draws", draws)
+    names = class_names(classes)
+    pool, target, texts = vlm.image_features(pool), vlm.image_features(target), vlm.text_features(classes)
+    if budget > len(pool):
+        raise BayesVLMError(f"The budget is {budget} and the pool has {len(pool)} items; choose at most {len(pool)}.")
+    if len(target) == 0:
+        raise BayesVLMError("The target has no images; give at least one, without labels.")
+    labels = None if pool_labels is None else label_indices(pool_labels, names, len(pool), len(texts))
+    generator = torch.Generator().manual_seed(seed)
+    if strategy == "epig":
+        loop = _EpigLoop(vlm, pool, target, texts, labels, draws, metric, options or Epig(), generator)
+        return loop.run(budget, progress)
+    targeted = strategy.startswith("targeted-")
+    ranked = target if targeted else pool
+    score = _SCORES[strategy.removeprefix("targeted-")](vlm, ranked, texts, draws, seed)
+    order = _descending(score, generator)
+    if not targeted:
+        return Selection(order[:budget], score[order[:budget]])
+    chosen = nearest_distinct(vlm.embed_images(pool), vlm.embed_images(target), order, budget, metric)
+    return Selection(chosen, score[order[torch.arange(budget) % len(order)]])
+
+
+def drawn_probabilities(
+    image: Drawn, images: Features, text: Drawn, texts: Features, scale: float, draws: int, seed: int
+) -> Tensor:  # [S, N, C]
+    """Class probabilities of all inputs under the same parameter draws."""
+    cosines = sample_cosines(image, images, text, texts, draws, seed)
+    return torch.stack([torch.softmax(scale * cosine, dim=1) for cosine in cosines])
+
+
+# Scores of single inputs ----------------------------------------------------------------------------------------------
+
+
+def _none(vlm: BayesVLM, inputs: Features, texts: Features, draws: int, seed: int) -> Tensor:  # [N]
+    return torch.full((len(inputs),), torch.nan)
+
+
+def _entropy(vlm: BayesVLM, inputs: Features, texts: Features, draws: int, seed: int) -> Tensor:  # [N]
+    """Of the model's own probabilities, at the mean of the posterior (the paper's baseline)."""
+    return entropy(vlm.plain(inputs, texts)).cpu()
+
+
+def _bald(vlm: BayesVLM, inputs: Features, texts: Features, draws: int, seed: int) -> Tensor:  # [N]
+    return vlm.classify(inputs, texts, draws=draws, seed=seed).epistemic.cpu()
+
+
+_SCORES: dict[str, Callable[[BayesVLM, Features, Features, int, int], Tensor]] = {
+    "random": _none,
+    "entropy": _entropy,
+    "bald": _bald,
+}
+
+
+def _descending(score: Tensor, generator: torch.Generator) -> Tensor:  # [N]
+    """Highest score first, equal scores (and none) in random order."""
+    shuffled = torch.randperm(len(score), generator=generator)
+    return shuffled[score[shuffled].nan_to_num(0).sort(descending=True, stable=True).indices]
+
+
+# EPIG -----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class _EpigLoop:
+    """Chooses one item, learns from it, and so on."""
+
+    vlm: BayesVLM
+    pool: Features
+    target: Features
+    texts: Features
+    labels: Tensor | None
+    draws: int
+    metric: Metric
+    options: Epig
+    generator: torch.Generator
+    seconds: dict[str, float] = field(default_factory=lambda: {"draws": 0.0, "scores": 0.0, "online": 0.0})
+
+    def run(self, budget: int, progress: bool | None) -> Selection:
+        posterior, scale = self.vlm.posterior, self.vlm.scale
+        texts = self.vlm.text.embed(self.texts)
+        online = OnlineLaplace.begin(posterior["image"], self.options.beta)
+        left = self._candidates(budget)
+        chosen, scores = [], []
+        with progress_bar("choosing by EPIG", total=budget, unit="items", show=progress) as advance:
+            for step in range(budget):
+                score = self._score(online, left, step)
+                best = int(score.argmax())
+                item = int(left[best])
+                chosen.append(item)
+                scores.append(float(score[best]))
+                left = torch.cat([left[:best], left[best + 1 :]])
+                label = None if self.labels is None else int(self.labels[item])
+                with self._timed("online"):
+                    online = online.step(
+                        self.pool[item],
+                        label,
+                        texts,
+                        scale,
+                        self.options.gamma,
+                        solve_lam=self.options.solve_lam,
+                    )
+                    _ = online.basis
+                advance(1)
+        return Selection(torch.tensor(chosen), torch.tensor(scores), self.seconds)
+
+    def _candidates(self, budget: int) -> Tensor:  # [n]
+        """The target's nearest pool items, in pool order."""
+        count = min(len(self.pool), max(self.options.candidates, 2 * budget))
+        if count == len(self.pool):
+            return torch.arange(count)
+        order = torch.randperm(len(self.target), generator=self.generator)
+        near = nearest_distinct(
+            self.vlm.embed_images(self.pool), self.vlm.embed_images(self.target), order, count, self.metric
+        )
+        return near.sort().values
+
+    def _score(self, online: OnlineLaplace, left: Tensor, step: int) -> Tensor:  # [n]
+        """EPIG of the items that are left, a chunk at a time; every chunk sees the same draws."""
+        count = min(self.options.targets, len(self.target))
+        looked_at = self.target[torch.randperm(len(self.target), generator=self.generator)[:count]]
+        with self._timed("draws"):
+            target = self._probabilities(online, looked_at, step)
+        scores = []
+        for part in chunks(len(left), self.draws, len(self.texts), MEMORY):
+            with self._timed("draws"):
+                pool = self._probabilities(online, self.pool[left[part]], step)
+            with self._timed("scores"):
+                scores.append(epig(pool, target).cpu())
+        return torch.cat(scores)
+
+    def _probabilities(self, online: OnlineLaplace, images: Features, step: int) -> Tensor:  # [S, N, C]
+        text = self.vlm.posterior["text"]
+        return drawn_probabilities(online, images, text, self.texts, self.vlm.scale, self.draws, step)
+
+    def _timed(self, name: str) -> _Stopwatch:
+        return _Stopwatch(self.seconds, name)
+
+
+@dataclass
+class _Stopwatch:
+    """Adds the time spent inside it."""
+
+    seconds: dict[str, float]
+    name: str
+
+    def __enter__(self) -> None:
+        self.started = time.perf_counter()
+
+    def __exit__(self, *problem: object) -> None:
+        self.seconds[self.name] += time.perf_counter() - self.started

@@ -1,0 +1,66 @@
+r"""Which pool items lie nearest to the target, each taken once (METHOD section 6).
+
+Targets choose in the order they are given, each the nearest item nobody chose before; when all have chosen and more are
+wanted, they go round again. Nearness is between Gaussian embeddings: the expected cosine, or the 2-Wasserstein distance
+of their diagonals, `W2^2 = |mu - mu'|^2 + sum (sigma - sigma')^2`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from bayesvlm.core.cosine import prob_cosine
+from bayesvlm.core.embeddings import GaussianEmbeddings
+from bayesvlm.core.errors import BayesVLMError, check_choice
+
+Metric = Literal["cosine", "wasserstein"]
+CHUNK = 256  # targets whose nearness to the whole pool is held at once
+
+
+@torch.no_grad()
+def nearest_distinct(
+    pool: GaussianEmbeddings,
+    target: GaussianEmbeddings,
+    order: Tensor,  # [M]
+    count: int,
+    metric: Metric = "cosine",
+) -> Tensor:  # [count]
+    """Indices of `count` different pool items, as the targets choose them.
+
+    Args:
+        order: the targets' indices, first chooser first.
+        metric: "cosine" (expected) or "wasserstein".
+    """
+    check_choice("metric", metric, get_args(Metric))
+    if len(order) == 0 or len(target) == 0:
+        raise BayesVLMError("There is no target to choose for; give at least one target image.")
+    if count > len(pool):
+        raise BayesVLMError(f"{count} different items were asked of a pool of {len(pool)}; ask for fewer.")
+    taken = torch.zeros(len(pool), dtype=torch.bool, device=pool.mean.device)
+    chosen: list[int] = []
+    while len(chosen) < count:
+        for start in range(0, min(len(order), count - len(chosen)), CHUNK):
+            choosers = order[start : start + min(CHUNK, count - len(chosen))]
+            for row in nearness(target[choosers], pool, metric):
+                item = int(row.masked_fill(taken, -torch.inf).argmax())
+                taken[item] = True
+                chosen.append(item)
+    return torch.tensor(chosen, dtype=torch.long)
+
+
+def nearness(target: GaussianEmbeddings, pool: GaussianEmbeddings, metric: Metric) -> Tensor:  # [M, N]
+    """How near every pool item is to every target; larger is nearer."""
+    if metric == "cosine":
+        return prob_cosine(target, pool).mean
+    t, p = _mean_and_std(target), _mean_and_std(pool)
+    return -torch.cdist(t, p, compute_mode="donot_use_mm_for_euclid_dist").square()
+
+
+def _mean_and_std(embeddings: GaussianEmbeddings) -> Tensor:  # [N, 2 d]
+    """Diagonal Gaussians as points whose squared distance is W2^2."""
+    spread = embeddings.covariance.per_item()
+    variance = spread.variance if spread.basis is None else spread.variance @ spread.basis.square().T
+    return torch.cat([embeddings.mean, variance.sqrt()], dim=1)
