@@ -116,6 +116,8 @@ def rank(
         raise BayesVLMError(f"The budget is {budget} and the pool has {len(pool)} items; choose at most {len(pool)}.")
     if len(target) == 0:
         raise BayesVLMError("The target has no images; give at least one, without labels.")
+    if len(texts) < 2 and not strategy.endswith("random"):
+        raise BayesVLMError(f"There is one class only, so {strategy} scores everything zero; use random.")
     labels = None if pool_labels is None else label_indices(pool_labels, names, len(pool), len(texts))
     generator = torch.Generator().manual_seed(seed)
     if strategy == "epig":

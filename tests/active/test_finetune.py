@@ -1,0 +1,97 @@
+"""Fine-tuning the image projection: it learns, keeps the best, and brings a posterior that fits."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from core.references import assert_close, normal
+
+from bayesvlm import BayesVLM, BayesVLMError, Features
+from bayesvlm.active import finetune
+from bayesvlm.core.curvature import infonce_curvature
+from bayesvlm.evaluation import nlpd
+
+CLASSES = 3
+
+
+@pytest.fixture(scope="module")
+def vlm() -> BayesVLM:
+    made = BayesVLM.from_projections(normal(5, 8, seed=0).float(), normal(5, 7, seed=1).float(), logit_scale=1.5)
+    return made.fit([(Features(normal(60, 8, seed=2)), Features(normal(60, 7, seed=3)))])
+
+
+@pytest.fixture(scope="module")
+def classes() -> Features:
+    return Features(normal(CLASSES, 7, seed=6))
+
+
+def drawings(count: int, seed: int) -> tuple[Features, torch.Tensor]:
+    """Inputs whose class can be read from them."""
+    labels = torch.arange(count) % CLASSES
+    return Features(normal(CLASSES, 8, seed=4)[labels] + 0.5 * normal(count, 8, seed=seed)), labels
+
+
+def test_it_learns_and_the_given_model_stays(vlm: BayesVLM, classes: Features) -> None:
+    (images, labels), validation, (test, truth) = drawings(30, 1), drawings(30, 2), drawings(90, 3)
+    before = vlm.image.weight.clone()
+    adapted = finetune(vlm, images, labels, classes, validation, lr=1e-2, epochs=30)
+    assert torch.equal(vlm.image.weight, before)
+    assert torch.equal(adapted.text.weight, vlm.text.weight)
+    was, now = (nlpd(model.classify(test, classes).probs, truth).value for model in (vlm, adapted))
+    assert now < was - 0.3
+    again = finetune(vlm, images, labels, classes, validation, lr=1e-2, epochs=30)
+    assert torch.equal(again.image.weight, adapted.image.weight)
+
+
+def test_the_posterior_fits_the_new_weights(vlm: BayesVLM, classes: Features) -> None:
+    images, labels = drawings(30, 1)
+    adapted = finetune(vlm, images, labels, classes, lr=1e-2, epochs=5)
+    assert adapted.posterior["image"].projection is adapted.image
+    phi = images.activations
+    assert_close(adapted.factors["image"].A_sum - vlm.factors["image"].A_sum, phi.T @ phi, 1e-5)
+    B = infonce_curvature(adapted.image.embed(images), adapted.text.embed(classes), vlm.scale)
+    assert_close(adapted.factors["image"].B_sum - vlm.factors["image"].B_sum, B, 1e-5)
+    assert adapted.factors["image"].n == vlm.factors["image"].n + 30
+    assert adapted.factors["text"] is vlm.factors["text"]
+    assert adapted.lam["image"] != vlm.lam["image"], "the evidence of the new weights"
+    assert adapted.lam["text"] == vlm.lam["text"]
+
+
+def test_the_best_epoch_is_kept_even_if_it_is_none(vlm: BayesVLM, classes: Features) -> None:
+    images, labels = drawings(30, 1)
+    good = finetune(vlm, images, labels, classes, lr=1e-2, epochs=30)
+    wrong = (labels + 1) % CLASSES
+    kept = finetune(good, images, wrong, classes, (images, labels), lr=1e-2, epochs=5)
+    assert torch.equal(kept.image.weight, good.image.weight)
+    spoilt = finetune(good, images, wrong, classes, lr=1e-2, epochs=5)
+    assert not torch.equal(spoilt.image.weight, good.image.weight)
+
+
+def test_a_bias_and_a_residual(classes: Features) -> None:
+    bias, extra = normal(5, seed=9).float(), normal(90, 5, seed=8).float()
+    made = BayesVLM.from_projections(
+        normal(5, 8, seed=0).float(), normal(5, 7, seed=1).float(), logit_scale=1.5, image_bias=bias
+    )
+    fitted = made.fit([(Features(normal(60, 8, seed=2), extra[:60]), Features(normal(60, 7, seed=3)))])
+    activations, labels = drawings(90, 1)
+    images = Features(activations.activations, extra)
+    adapted = finetune(fitted, images, labels, classes, lr=1e-2, epochs=20)
+    assert adapted.image.bias is not None
+    assert not torch.equal(adapted.image.bias, bias)
+    was, now = (nlpd(model.classify(images, classes).probs, labels).value for model in (fitted, adapted))
+    assert now < was - 0.3
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"labels": [0, 1]}, "There are 30 inputs and 2 labels"),
+        ({"lr": 0.0}, "lr=0.0; it must be a finite number above zero"),
+        ({"epochs": 0}, "epochs is 0; expected a whole number"),
+        ({"classes": Features(torch.ones(1, 7)), "labels": [0] * 30}, "one class only, and nothing to tell apart"),
+    ],
+)
+def test_what_is_refused(vlm: BayesVLM, classes: Features, change: dict, sentence: str) -> None:
+    images, labels = drawings(30, 1)
+    with pytest.raises(BayesVLMError, match=sentence):
+        finetune(vlm, images, **{"labels": labels, "classes": classes, **change})
