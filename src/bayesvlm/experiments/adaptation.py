@@ -1,0 +1,286 @@
+"""The paper's second question: does the posterior know what to label? Choose, fine-tune, measure (METHOD section 6).
+
+Every strategy, seed and budget is one point of a curve. A run (a strategy with a seed) is one json file that names
+everything it was made from; a run that is there already is not done again, so an interrupted experiment goes on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayesvlm.active import STRATEGIES, Epig, Strategy, finetune, rank
+from bayesvlm.active.targeting import Metric
+from bayesvlm.artifacts.files import write_together
+from bayesvlm.artifacts.weights import weight_hashes
+from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.core.features import Features
+from bayesvlm.data.cache import tensor_fingerprint
+from bayesvlm.evaluation import Estimate, accuracy, balanced_accuracy, ece, nlpd
+from bayesvlm.progress import progress_bar
+from bayesvlm.vlm import BayesVLM
+
+SCHEMA = 1
+BUDGETS = (10, 25, 50, 75, 100, 150, 200)
+GAMMAS, BETAS = (1e-5, 1e-4, 1e-3, 1e-2), (1.0, 10.0, 100.0, 1000.0)
+METRICS = ("balanced_accuracy", "accuracy", "nlpd", "ece")
+
+
+@dataclass(frozen=True, eq=False)
+class Labelled:
+    """Images as the tower sees them, and what they show."""
+
+    features: Features  # [N]
+    labels: Tensor  # [N]
+
+    def __post_init__(self) -> None:
+        if len(self.features) != len(self.labels):
+            raise BayesVLMError(
+                f"There are {len(self.features)} images and {len(self.labels)} labels; pairs are needed."
+            )
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What is to be learnt: a pool of mixed domains to label from, and the target to become good at.
+
+    Args:
+        name: what it is called.
+        pool: what may be labelled; its labels are the oracle's.
+        target: what is measured; its labels are used for nothing else.
+        validation: picks the epoch, and the hyperparameters.
+        classes: prompts, as Features, [C].
+        domains: where each pool item comes from, to tell what was chosen; may be empty.
+    """
+
+    name: str
+    pool: Labelled
+    target: Labelled
+    validation: Labelled
+    classes: Features
+    domains: tuple[str, ...] = ()
+
+    def fingerprint(self) -> str:
+        """Of all features and labels."""
+        parts = {"pool": self.pool, "target": self.target, "validation": self.validation}
+        tensors = [(f"{name}.features", part.features.activations) for name, part in parts.items()]
+        tensors += [(f"{name}.labels", part.labels) for name, part in parts.items()]
+        return tensor_fingerprint([*tensors, ("classes", self.classes.activations)])
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How the experiment is done; the defaults are the paper's where the paper says."""
+
+    strategies: tuple[Strategy, ...] = STRATEGIES
+    budgets: tuple[int, ...] = BUDGETS
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    draws: int = 100
+    metric: Metric = "cosine"
+    epig: Epig = field(default_factory=Epig)
+    lr: float = 1e-4
+    epochs: int = 100
+    batch: int = 32
+    weight_decay: float = 5e-2
+
+
+@dataclass(frozen=True)
+class Run:
+    """One strategy with one seed.
+
+    Args:
+        picks: indices into the pool, in order.
+        points: budget -> scores on the target after fine-tuning on that many; 0 is the model as it came. Figures are of
+            the Bayesian prediction; `plain_nlpd` is that of the mean weights alone.
+        domains: how many of the picks come from where.
+    """
+
+    strategy: str
+    seed: int
+    picks: list[int]
+    points: Mapping[int, Mapping[str, float]]
+    domains: Mapping[str, int]
+    seconds: Mapping[str, float]
+
+
+class Adaptation:
+    """One model and one task, under one protocol.
+
+    Args:
+        vlm: a fitted model.
+        out: where runs are kept; None keeps none.
+    """
+
+    def __init__(self, vlm: BayesVLM, task: Task, protocol: Protocol | None = None, out: Path | None = None) -> None:
+        self.vlm, self.task, self.protocol, self.out = vlm, task, protocol or Protocol(), out
+        largest = max(self.protocol.budgets)
+        if largest > len(task.pool):
+            raise BayesVLMError(
+                f"The largest budget is {largest} and the pool of {task.name} has {len(task.pool)} images; take "
+                "smaller budgets or a larger pool."
+            )
+
+    def run(self, progress: bool | None = None) -> list[Run]:
+        """Every strategy with every seed; those that are there already are read."""
+        wanted = list(product(self.protocol.strategies, self.protocol.seeds))
+        runs = []
+        with progress_bar(f"adapting to {self.task.name}", total=len(wanted), unit="runs", show=progress) as advance:
+            for strategy, seed in wanted:
+                found = self._read(strategy, seed)
+                if found is None:
+                    found = self._run(strategy, seed)
+                    self._write(found)
+                runs.append(found)
+                advance(1)
+        return runs
+
+    def search(self, budget: int = 50, seed: int = 0, progress: bool | None = None) -> dict[tuple[float, float], float]:
+        """Validation NLPD after EPIG with every gamma and beta of the paper's grid."""
+        found = {}
+        pairs = list(product(GAMMAS, BETAS))
+        with progress_bar("searching gamma and beta", total=len(pairs), unit="pairs", show=progress) as advance:
+            for gamma, beta in pairs:
+                options = Epig(**{**asdict(self.protocol.epig), "gamma": gamma, "beta": beta})
+                picks = self._choose("epig", seed, budget, options)[0]
+                adapted = self._finetune(picks, seed)
+                found[gamma, beta] = self._scores(adapted, self.task.validation)["nlpd"]
+                advance(1)
+        return found
+
+    # One run ---------------------------------------------------------------------------------------------------------
+
+    def _run(self, strategy: Strategy, seed: int) -> Run:
+        picks, seconds = self._choose(strategy, seed, max(self.protocol.budgets), self.protocol.epig)
+        points = {0: self._scores(self.vlm, self.task.target)}
+        for budget in self.protocol.budgets:
+            points[budget] = self._scores(self._finetune(picks[:budget], seed), self.task.target)
+        domains = Counter(self.task.domains[pick] for pick in picks) if self.task.domains else {}
+        return Run(strategy, seed, picks, points, dict(domains), seconds)
+
+    def _choose(self, strategy: Strategy, seed: int, budget: int, options: Epig) -> tuple[list[int], dict[str, float]]:
+        task, protocol = self.task, self.protocol
+        chosen = rank(
+            self.vlm,
+            task.pool.features,
+            task.target.features,
+            task.classes,
+            strategy,
+            budget,
+            task.pool.labels,
+            seed,
+            draws=protocol.draws,
+            metric=protocol.metric,
+            options=options,
+            progress=False,
+        )
+        return chosen.indices.tolist(), chosen.seconds
+
+    def _finetune(self, picks: Sequence[int], seed: int) -> BayesVLM:
+        task, protocol = self.task, self.protocol
+        rows = torch.tensor(picks)
+        return finetune(
+            self.vlm,
+            task.pool.features[rows],
+            task.pool.labels[rows],
+            task.classes,
+            (task.validation.features, task.validation.labels),
+            protocol.lr,
+            seed,
+            epochs=protocol.epochs,
+            batch=protocol.batch,
+            weight_decay=protocol.weight_decay,
+        )
+
+    def _scores(self, vlm: BayesVLM, data: Labelled) -> dict[str, float]:
+        probs = vlm.classify(data.features, self.task.classes).probs.cpu()
+        plain = vlm.plain(data.features, self.task.classes).cpu()
+        return {
+            "balanced_accuracy": float(balanced_accuracy(probs, data.labels)),
+            "accuracy": accuracy(probs, data.labels).value,
+            "nlpd": nlpd(probs, data.labels).value,
+            "ece": float(ece(probs, data.labels)),
+            "plain_nlpd": nlpd(plain, data.labels).value,
+        }
+
+    # Keeping runs ----------------------------------------------------------------------------------------------------
+
+    def inputs(self, strategy: str) -> dict[str, Any]:
+        """What a run depends on beside its seed; two runs with equal inputs and seed are equal."""
+        factors = self.vlm.factors
+        sums = [(f"{tower}.{name}", getattr(of, f"{name}_sum")) for tower, of in factors.items() for name in "AB"]
+        protocol = asdict(self.protocol)
+        kept = {name: protocol[name] for name in protocol if name not in ("strategies", "seeds", "epig")}
+        return {
+            "projections": weight_hashes(self.vlm.image, self.vlm.text)["float32"],
+            "posterior": {"factors": tensor_fingerprint(sums), "lam": self.vlm.lam, **asdict(self.vlm.settings)},
+            "scale": self.vlm.scale,
+            "task": {"name": self.task.name, "fingerprint": self.task.fingerprint()},
+            "protocol": json.loads(json.dumps(kept | ({"epig": protocol["epig"]} if strategy == "epig" else {}))),
+        }
+
+    def _place(self, strategy: str, seed: int) -> Path | None:
+        return None if self.out is None else self.out / f"{strategy}-{seed}.json"
+
+    def _read(self, strategy: str, seed: int) -> Run | None:
+        """A run that was made from the same inputs, if there is one."""
+        path = self._place(strategy, seed)
+        if path is None or not path.is_file():
+            return None
+        try:
+            kept = json.loads(path.read_text(encoding="utf-8"))
+            if kept["schema"] != SCHEMA or kept["inputs"] != self.inputs(strategy):
+                return None
+            points = {int(budget): scores for budget, scores in kept["points"].items()}
+            return Run(strategy, seed, kept["picks"], points, kept["domains"], kept["seconds"])
+        except (ValueError, KeyError, TypeError):
+            return None
+
+    def _write(self, run: Run) -> None:
+        path = self._place(run.strategy, run.seed)
+        if path is None:
+            return
+        content = {"schema": SCHEMA, "inputs": self.inputs(run.strategy), **asdict(run)}
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_together(path.parent, {path.name: (json.dumps(content, indent=2) + "\n").encode()})
+        except OSError as error:
+            raise BayesVLMError(f"{path} cannot be written: {error.strerror or error}.") from None
+
+
+# What the runs say ----------------------------------------------------------------------------------------------------
+
+
+def curves(runs: Sequence[Run], metric: str = "nlpd") -> dict[str, dict[int, Estimate]]:
+    """Strategy -> budget -> mean over the seeds with its standard error."""
+    found: dict[str, dict[int, Estimate]] = {}
+    for strategy in dict.fromkeys(run.strategy for run in runs):
+        own = [run for run in runs if run.strategy == strategy]
+        budgets = sorted(own[0].points)
+        found[strategy] = {
+            budget: Estimate.of(torch.tensor([run.points[budget][metric] for run in own]).double())
+            for budget in budgets
+        }
+    return found
+
+
+def advantage(runs: Sequence[Run], strategy: str, over: str, budget: int, metric: str = "nlpd") -> Estimate:
+    """How much lower `strategy` is than `over` in a metric, paired by seed: mean and standard error."""
+    found: dict[str, dict[int, float]] = {strategy: {}, over: {}}
+    for run in runs:
+        if run.strategy in found:
+            found[run.strategy][run.seed] = run.points[budget][metric]
+    seeds = sorted(found[strategy].keys() & found[over].keys())
+    if not seeds:
+        raise BayesVLMError(f"{strategy} and {over} have no seed in common; run both with the same seeds.")
+    return Estimate.of(torch.tensor([found[over][seed] - found[strategy][seed] for seed in seeds]).double())
