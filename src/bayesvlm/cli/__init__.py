@@ -14,6 +14,7 @@ from bayesvlm.cli.eval import evaluate
 from bayesvlm.cli.fit import fit
 from bayesvlm.cli.info import info
 from bayesvlm.cli.merge import merge
+from bayesvlm.cli.select import select
 from bayesvlm.cli.tune import tune
 
 app = typer.Typer(
@@ -43,7 +44,7 @@ def options(
     """CLIP and SigLIP that know what they do not know: fit a posterior, tune it, classify with it."""
 
 
-for command in (demo, fit, tune, evaluate, classify, info, convert, merge):
+for command in (demo, fit, tune, evaluate, classify, select, info, convert, merge):
     app.command("eval" if command is evaluate else None)(command)
 
 

@@ -1,0 +1,205 @@
+"""`bayesvlm select`: which images of a pool to label, so that a model gets better at a target."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bayesvlm.cli.options import Device, Json, Model, Strict, Template
+from bayesvlm.cli.output import emit, remark, table
+
+if TYPE_CHECKING:
+    from bayesvlm.core.features import Features
+    from bayesvlm.data import SkippedImages
+    from bayesvlm.vlm import BayesVLM
+
+SHOWN = 10  # of the choices, on the terminal
+
+
+def select(
+    posterior: Annotated[str, typer.Argument(help="A saved posterior (folder or Hub id), or an embedded model.")],
+    pool: Annotated[list[Path], typer.Option("--pool", "-p", help="Images to choose from, or folders; repeatable.")],
+    target: Annotated[
+        list[Path], typer.Option("--target", "-t", help="Images of what the model is to be good at, without labels.")
+    ],
+    classes: Annotated[str | None, typer.Option("--classes", help="Class names, separated by commas.")] = None,
+    classes_file: Annotated[Path | None, typer.Option("--classes-file", help="Class names, one a line.")] = None,
+    template: Template = "a photo of a {c}.",
+    strategy: Annotated[
+        str,
+        typer.Option(help="epig, targeted-bald, targeted-entropy, targeted-random, bald, entropy or random."),
+    ] = "epig",
+    budget: Annotated[int, typer.Option("--budget", "-n", help="How many to choose.")] = 200,
+    labels: Annotated[
+        bool,
+        typer.Option("--labelled", help="A pool image's folder is its class: EPIG then learns from what it chose."),
+    ] = False,
+    metric: Annotated[str, typer.Option(help="By which targeted ones are near: cosine or wasserstein.")] = "cosine",
+    draws: Annotated[int, typer.Option(help="Of the parameters, for bald and epig.")] = 100,
+    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="The list: .csv, .jsonl, or .json for Label Studio tasks.")
+    ] = Path("to-label.csv"),
+    model: Model = None,
+    device: Device = None,
+    strict: Strict = False,
+    as_json: Json = False,
+) -> None:
+    """Choose what to label: the images of a pool that tell most about a target.
+
+    Writes them in the order they were chosen, each with its score (in nats; for targeted strategies that of the target
+    image it was chosen for) and what the model takes it for.
+
+    Examples:
+
+        bayesvlm select posterior/ --pool archive/ --target camera/ --classes-file names.txt --budget 200
+
+        bayesvlm select posterior/ -p archive/ -t camera/ --classes "cat,dog" --strategy targeted-bald -o tasks.json
+    """
+    from bayesvlm.active import rank
+    from bayesvlm.cli.prompts import prompts, read_classes
+    from bayesvlm.core.errors import BayesVLMError
+    from bayesvlm.data import SkippedImages
+    from bayesvlm.report.writing import write_whole
+    from bayesvlm.vlm import BayesVLM
+
+    if out.suffix not in _FORMS:
+        raise BayesVLMError(f"--out {out}: the list can be a {', '.join(_FORMS)} file; choose one of these endings.")
+    names = read_classes(classes, classes_file)
+    vlm = BayesVLM.from_pretrained(posterior, model=model, device=device)
+    texts = vlm.text_features(prompts(names, template), progress=False)
+    skipped = SkippedImages(strict)
+    paths, images = _features(vlm, pool, skipped, "pool")
+    _, aimed = _features(vlm, target, skipped, "target")
+    if skipped.reasons:
+        remark(str(skipped))
+    known = _labels(paths, names) if labels else None
+    chosen = rank(
+        vlm, images, aimed, texts, strategy, budget, known, seed, draws=draws, metric=metric  # type: ignore[arg-type]
+    )  # fmt: skip
+    predicted = vlm.classify(images[chosen.indices], texts)
+    rows: list[dict[str, Any]] = [
+        {
+            "rank": place,
+            "image": str(paths[index]),
+            "score": None if score != score else score,  # random strategies have none
+            "predicted": names[label],
+            "probability": prob,
+        }
+        for place, (index, score, label, prob) in enumerate(
+            zip(
+                chosen.indices.tolist(),
+                chosen.scores.tolist(),
+                predicted.labels.tolist(),
+                predicted.probs.amax(dim=1).tolist(),
+                strict=True,
+            ),
+            start=1,
+        )
+    ]
+    write_whole(out, _FORMS[out.suffix](rows, strategy).encode())
+    shown = [
+        [str(row["rank"]), row["image"], "" if row["score"] is None else f"{row['score']:.4f}", row["predicted"]]
+        for row in rows[:SHOWN]
+    ]
+    result = {"strategy": strategy, "chosen": rows, "out": str(out), "skipped": skipped.reasons}
+    emit(
+        result,
+        [
+            table("", ["rank", "image", "score", "taken for"], shown, texts=2),
+            f"{len(rows)} of {len(paths)} images chosen by {strategy}; the list is {out}",
+        ],
+        as_json,
+    )
+
+
+def _features(vlm: BayesVLM, given: list[Path], skipped: SkippedImages, what: str) -> tuple[list[Path], Features]:
+    """The images that can be read, and their features."""
+    from bayesvlm.core.errors import BayesVLMError
+    from bayesvlm.core.features import Features
+    from bayesvlm.data import find_images
+    from bayesvlm.progress import progress_bar
+
+    paths = [path for place in given for path in (find_images(place) if place.is_dir() else [place])]
+    read: list[Path] = []
+    parts: list[Features] = []
+    with progress_bar(f"encoding the {what}", total=len(paths), unit="images") as advance:
+        for start in range(0, len(paths), 256):
+            chunk = paths[start : start + 256]
+            decoded = [(path, image) for path, image in zip(chunk, skipped.decode(chunk), strict=True) if image]
+            if decoded:
+                parts.append(vlm.image_features([image for _, image in decoded], progress=False))
+                read += [path for path, _ in decoded]
+            advance(len(chunk))
+    if not parts:
+        raise BayesVLMError(
+            f"The {what} ({', '.join(map(str, given))}) has no image that can be read; give image files or folders."
+        )
+    return read, Features.concatenate(parts)
+
+
+def _labels(paths: list[Path], names: list[str]) -> list[int]:
+    """Each image's folder as its class."""
+    from bayesvlm.core.errors import BayesVLMError
+    from bayesvlm.data.labelled.folders import spaced
+
+    index = {name: place for place, name in enumerate(names)}
+    found = []
+    for path in paths:
+        folder = path.parent.name
+        label = index.get(folder, index.get(spaced(folder)))
+        if label is None:
+            raise BayesVLMError(
+                f"{path} lies in the folder {folder!r}, which is not among the {len(names)} classes; with --labelled a "
+                "pool image's folder is its class."
+            )
+        found.append(label)
+    return found
+
+
+# The list -------------------------------------------------------------------------------------------------------------
+
+
+def _csv(rows: list[dict[str, Any]], strategy: str) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, rows[0], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _jsonl(rows: list[dict[str, Any]], strategy: str) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def _label_studio(rows: list[dict[str, Any]], strategy: str) -> str:
+    """Tasks for Label Studio: an <Image name="image"/> with <Choices name="label"/>, what the model says filled in."""
+    tasks = [
+        {
+            "data": {"image": row["image"], "rank": row["rank"], "score": row["score"], "strategy": strategy},
+            "predictions": [
+                {
+                    "model_version": "bayesvlm",
+                    "score": row["probability"],
+                    "result": [
+                        {
+                            "from_name": "label",
+                            "to_name": "image",
+                            "type": "choices",
+                            "value": {"choices": [row["predicted"]]},
+                        }
+                    ],
+                }
+            ],
+        }
+        for row in rows
+    ]
+    return json.dumps(tasks, indent=2) + "\n"
+
+
+_FORMS = {".csv": _csv, ".jsonl": _jsonl, ".json": _label_studio}
