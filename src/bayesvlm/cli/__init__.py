@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from bayesvlm.cli.adapt import adapt
 from bayesvlm.cli.classify import classify
 from bayesvlm.cli.convert import convert
 from bayesvlm.cli.demo import demo
@@ -44,7 +45,7 @@ def options(
     """CLIP and SigLIP that know what they do not know: fit a posterior, tune it, classify with it."""
 
 
-for command in (demo, fit, tune, evaluate, classify, select, info, convert, merge):
+for command in (demo, fit, tune, evaluate, classify, select, adapt, info, convert, merge):
     app.command("eval" if command is evaluate else None)(command)
 
 

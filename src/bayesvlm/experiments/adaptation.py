@@ -24,7 +24,7 @@ from bayesvlm.artifacts.weights import weight_hashes
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.features import Features
 from bayesvlm.data.cache import tensor_fingerprint
-from bayesvlm.evaluation import Estimate, accuracy, balanced_accuracy, ece, nlpd
+from bayesvlm.evaluation import Estimate, Outcomes, accuracy, balanced_accuracy, ece, nlpd
 from bayesvlm.progress import progress_bar
 from bayesvlm.vlm import BayesVLM
 
@@ -157,6 +157,20 @@ class Adaptation:
                 found[gamma, beta] = self._scores(adapted, self.task.validation)["nlpd"]
                 advance(1)
         return found
+
+    def before_and_after(self, runs: Sequence[Run], strategy: str = "epig") -> dict[str, Outcomes]:
+        """What the answers on the target look like as the model came, and after the strategy's first run.
+
+        The strategy that is not among the runs gives way to the last one that is.
+        """
+        named = [run for run in runs if run.strategy == strategy] or [run for run in runs if run == runs[-1]]
+        adapted = self._finetune(named[0].picks, named[0].seed)
+        both = {"before": self.vlm, f"after {len(named[0].picks)} labels by {named[0].strategy}": adapted}
+        target = self.task.target
+        return {
+            name: Outcomes.of(vlm.classify(target.features, self.task.classes).probs.cpu(), target.labels)
+            for name, vlm in both.items()
+        }
 
     # One run ---------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,152 @@
+"""The page `bayesvlm adapt` writes: which images are worth labelling, told from the runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from bayesvlm.evaluation import Outcomes
+from bayesvlm.experiments.adaptation import Run, advantage, curves
+from bayesvlm.report.blocks import Commands, Page, Plot, Section, Table, Text
+from bayesvlm.report.curves import learning_curves
+from bayesvlm.report.entropy import Answers, quadrants_plot
+from bayesvlm.report.page import write_page
+from bayesvlm.report.plots import Metric
+from bayesvlm.report.theme import NARROW
+
+METRICS = (
+    Metric("balanced_accuracy", "Balanced accuracy (%)", "higher", percent=True),
+    Metric("nlpd", "NLPD (nats)", "lower"),
+    Metric("ece", "ECE (%)", "lower", percent=True),
+)
+JUDGED_AT = (50, 100, 200)
+
+
+def write_adaptation(
+    runs: Mapping[str, Sequence[Run]],
+    answers: Mapping[str, Mapping[str, Outcomes]],
+    classes: int,
+    path: str | Path,
+    model: str,
+    command: str = "",
+) -> Path:
+    """Write the page.
+
+    Args:
+        runs: task -> its runs.
+        answers: task -> "before" and "after" -> the answers on the target.
+        classes: how many there are to choose from.
+    """
+    shown = {
+        task: {
+            name: Answers(found.entropy, -(-found.nll).expm1(), found.correct.double(), classes)
+            for name, found in of.items()
+        }
+        for task, of in answers.items()
+    }
+    sections = [section for task, of in runs.items() for section in _sections(task, of, shown.get(task, {}))]
+    if command:
+        sections.append(Section("Make it again", [Commands([(command, "runs that are there are not done again")])]))
+    first = next(iter(runs.values()))
+    facts = {
+        "model": model,
+        "targets": ", ".join(runs),
+        "strategies": str(len({run.strategy for run in first})),
+        "seeds": str(len({run.seed for run in first})),
+    }
+    lead = (
+        "Images are chosen from a pool of mixed domains by several strategies, labelled, and the image projection is "
+        "fine-tuned on them. What is measured is the Bayesian prediction on the target. Lines are means over the "
+        "seeds, bands standard errors."
+    )
+    return write_page(Page("What is worth labelling?", lead, facts, sections), Path(path))
+
+
+def _sections(task: str, runs: Sequence[Run], answers: Mapping[str, Answers]) -> list[Section]:
+    scores = {
+        metric.key: {
+            strategy: {count: (found.value, _finite(found.standard_error)) for count, found in points.items()}
+            for strategy, points in curves(runs, metric.key).items()
+        }
+        for metric in METRICS
+    }
+    plot = Plot(
+        learning_curves(scores, METRICS),
+        "Scores on the target against the number of labels. Dashed: strategies that do not look at the target.",
+        "Learning curves of every strategy.",
+        learning_curves(scores, METRICS, width=NARROW),
+    )
+    blocks: list[Text | Plot | Table] = [Text(" ".join(verdicts(runs))), plot, _table(runs)]
+    if answers:
+        drawn = quadrants_plot({task: dict(answers)})
+        blocks.append(
+            Plot(
+                drawn,
+                "**Error against entropy** before and after, with the share of answers in each quarter. Top left: far "
+                "from right, and saying little of it.",
+                "Two-dimensional histograms of error and entropy before and after fine-tuning.",
+                quadrants_plot({task: dict(answers)}, width=NARROW),
+            )
+        )
+    origins = _origins(runs)
+    if origins is not None:
+        blocks.append(origins)
+    return [Section(task, blocks)]
+
+
+def verdicts(runs: Sequence[Run], metric: str = "nlpd") -> list[str]:
+    """Which strategies beat random and targeted random, by how much, at the largest budget that is judged."""
+    named = list(dict.fromkeys(run.strategy for run in runs))
+    budget = max((count for count in JUDGED_AT if count in runs[0].points), default=max(runs[0].points))
+    if len({run.seed for run in runs}) < 2:
+        return [f"One seed tells no strategy with {budget} labels from another; run several."]
+    said = []
+    for over in ("random", "targeted-random"):
+        groups: dict[str, list[str]] = {"better": [], "not told apart": [], "worse": []}
+        for strategy in named:
+            if over in named and strategy != over:
+                gap = advantage(runs, strategy, over, budget, metric)
+                beyond = abs(gap.value) > 2 * gap.standard_error
+                how = ("better" if gap.value > 0 else "worse") if beyond else "not told apart"
+                groups[how].append(f"{strategy} ({gap.value:+.2f} ± {gap.standard_error:.2f})")
+        told = [f"{how}: {', '.join(names)}" for how, names in groups.items() if names]
+        if told:
+            said.append(
+                f"With {budget} labels, against {over}, in NLPD (nats gained, paired by seed; two standard errors tell "
+                f"apart): {'; '.join(told)}."
+            )
+    return said
+
+
+def _table(runs: Sequence[Run]) -> Table:
+    columns = [count for count in (0, *JUDGED_AT) if count in runs[0].points]
+    rows = []
+    for metric in METRICS:
+        for strategy, points in curves(runs, metric.key).items():
+            scale, places = (100, 1) if metric.percent else (1, 2)
+            cells = [
+                f"{scale * points[count].value:.{places}f} ± {scale * _finite(points[count].standard_error):.{places}f}"
+                for count in columns
+            ]
+            rows.append([f"{metric.title}, {strategy}", *cells])
+    return Table(["", *(f"{count} labels" for count in columns)], rows, caption="The same in numbers.")
+
+
+def _origins(runs: Sequence[Run]) -> Table | None:
+    """Where the choices came from, in percent."""
+    domains = list(dict.fromkeys(domain for run in runs for domain in run.domains))
+    if not domains:
+        return None
+    rows = []
+    for strategy in dict.fromkeys(run.strategy for run in runs):
+        total: Counter[str] = Counter()
+        for run in runs:
+            if run.strategy == strategy:
+                total.update(run.domains)
+        rows.append([strategy, *(f"{100 * total[domain] / total.total():.0f}" for domain in domains)])
+    return Table(["chosen from, %", *domains], rows, caption="Where the chosen images come from.")
+
+
+def _finite(value: float) -> float:
+    return value if value == value else 0.0

@@ -1,0 +1,171 @@
+"""The adaptation experiment in small: what is kept, what is not done twice, and what the runs say."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from core.references import normal
+
+from bayesvlm import BayesVLM, BayesVLMError, Features
+from bayesvlm.active import STRATEGIES, Epig, finetune, select
+from bayesvlm.evaluation import balanced_accuracy, nlpd
+from bayesvlm.experiments.adaptation import Adaptation, Labelled, Protocol, Run, Task, advantage, curves
+from bayesvlm.report.adaptation import verdicts, write_adaptation
+
+CLASSES = 3
+PROTOCOL = Protocol(
+    strategies=("random", "targeted-random", "targeted-bald", "epig"),
+    budgets=(3, 8),
+    seeds=(0, 1),
+    draws=20,
+    epig=Epig(gamma=1e-2, beta=5.0, targets=6, candidates=20),
+    lr=1e-2,
+    epochs=4,
+)
+
+
+@pytest.fixture(scope="module")
+def vlm() -> BayesVLM:
+    made = BayesVLM.from_projections(normal(5, 8, seed=0).float(), normal(5, 7, seed=1).float(), logit_scale=1.5)
+    return made.fit([(Features(normal(60, 8, seed=2)), Features(normal(60, 7, seed=3)))])
+
+
+def drawings(count: int, seed: int, shift: float = 0.0) -> Labelled:
+    labels = torch.arange(count) % CLASSES
+    return Labelled(Features(normal(CLASSES, 8, seed=4)[labels] + 0.5 * normal(count, 8, seed=seed) + shift), labels)
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    classes = Features(normal(CLASSES, 7, seed=6))
+    domains = ("here",) * 10 + ("there",) * 20
+    return Task("small", drawings(30, 1), drawings(18, 2, 0.5), drawings(12, 3), classes, domains)
+
+
+def test_a_point_is_choosing_tuning_and_measuring(vlm: BayesVLM, task: Task) -> None:
+    runs = Adaptation(vlm, task, PROTOCOL).run()
+    assert [(run.strategy, run.seed) for run in runs] == [(s, seed) for s in PROTOCOL.strategies for seed in (0, 1)]
+    run = next(run for run in runs if (run.strategy, run.seed) == ("epig", 1))
+    picks = select(
+        vlm, task.pool.features, task.target.features, task.classes, "epig", 8, task.pool.labels, 1,
+        draws=20, options=PROTOCOL.epig,
+    )  # fmt: skip
+    assert run.picks == picks.tolist()
+    chosen = picks[:3]
+    adapted = finetune(
+        vlm, task.pool.features[chosen], task.pool.labels[chosen], task.classes,
+        (task.validation.features, task.validation.labels), 1e-2, 1, epochs=4,
+    )  # fmt: skip
+    probs = adapted.classify(task.target.features, task.classes).probs
+    assert run.points[3]["nlpd"] == pytest.approx(nlpd(probs, task.target.labels).value)
+    assert run.points[3]["balanced_accuracy"] == pytest.approx(float(balanced_accuracy(probs, task.target.labels)))
+    before = vlm.classify(task.target.features, task.classes).probs
+    assert run.points[0]["nlpd"] == pytest.approx(nlpd(before, task.target.labels).value)
+    assert sum(run.domains.values()) == 8
+    assert set(run.domains) <= {"here", "there"}
+
+
+def test_runs_that_are_there_are_read(
+    vlm: BayesVLM, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Adaptation(vlm, task, PROTOCOL, tmp_path).run()
+    assert len(list(tmp_path.glob("*.json"))) == 8
+    (tmp_path / "random-1.json").unlink()  # as an interruption would leave it
+    (tmp_path / "epig-0.json").write_text("{")
+    done: list[tuple[str, int]] = []
+    honest = Adaptation._run
+    monkeypatch.setattr(Adaptation, "_run", lambda self, s, seed: done.append((s, seed)) or honest(self, s, seed))
+    again = Adaptation(vlm, task, PROTOCOL, tmp_path).run()
+    assert done == [("random", 1), ("epig", 0)]
+    assert [(run.picks, run.points, run.domains) for run in again] == [
+        (run.picks, run.points, run.domains) for run in first
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "redone"),
+    [
+        ({"lr": 5e-3}, {"random", "targeted-random", "targeted-bald", "epig"}),
+        ({"epig": Epig(gamma=0.0, beta=5.0, targets=6, candidates=20)}, {"epig"}),
+        ({"strategies": ("random",)}, set()),
+        ({"seeds": (0,)}, set()),
+    ],
+)
+def test_other_inputs_are_run_again(
+    vlm: BayesVLM, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict, redone: set[str]
+) -> None:
+    Adaptation(vlm, task, PROTOCOL, tmp_path).run()
+    done: set[str] = set()
+    honest = Adaptation._run
+    monkeypatch.setattr(Adaptation, "_run", lambda self, s, seed: done.add(s) or honest(self, s, seed))
+    Adaptation(vlm, task, replace(PROTOCOL, **change), tmp_path).run()
+    assert done == redone
+    Adaptation(vlm.replace(tau=2.0), task, replace(PROTOCOL, strategies=("random",), seeds=(0,)), tmp_path).run()
+    assert "random" in done, "another posterior"
+
+
+def test_the_search_goes_by_validation(vlm: BayesVLM, task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    from bayesvlm.experiments import adaptation
+
+    monkeypatch.setattr(adaptation, "GAMMAS", (1e-3, 1.0))
+    monkeypatch.setattr(adaptation, "BETAS", (1.0, 100.0))
+    found = Adaptation(vlm, task, PROTOCOL).search(budget=5)
+    assert set(found) == {(1e-3, 1.0), (1e-3, 100.0), (1.0, 1.0), (1.0, 100.0)}
+    picks = select(
+        vlm, task.pool.features, task.target.features, task.classes, "epig", 5, task.pool.labels, 0,
+        draws=20, options=Epig(gamma=1.0, beta=100.0, targets=6, candidates=20),
+    )  # fmt: skip
+    validation = (task.validation.features, task.validation.labels)
+    adapted = finetune(
+        vlm, task.pool.features[picks], task.pool.labels[picks], task.classes, validation, 1e-2, 0, epochs=4
+    )
+    probs = adapted.classify(task.validation.features, task.classes).probs
+    assert found[1.0, 100.0] == pytest.approx(nlpd(probs, task.validation.labels).value)
+
+
+def made(strategy: str, seed: int, at: float) -> Run:
+    scores = {"nlpd": at, "balanced_accuracy": 0.5, "accuracy": 0.5, "ece": 0.1, "plain_nlpd": 2.0}
+    return Run(strategy, seed, [0], {0: scores, 50: scores}, {"here": 1}, {})
+
+
+def test_curves_and_advantages_pair_the_seeds() -> None:
+    runs = [made("random", seed, 2.0 + seed) for seed in range(3)]
+    runs += [made("epig", seed, 1.5 + seed + 0.1 * (seed - 1)) for seed in range(3)]
+    found = curves(runs)
+    assert found["random"][50].value == pytest.approx(3.0)
+    assert found["random"][50].standard_error == pytest.approx(1 / 3**0.5)
+    gap = advantage(runs, "epig", "random", 50)
+    assert gap.value == pytest.approx(0.5)
+    assert gap.standard_error == pytest.approx(0.1 / 3**0.5)
+    (said,) = verdicts(runs)
+    assert "With 50 labels, against random" in said
+    assert "better: epig (+0.50 ± 0.06)" in said
+    assert "One seed tells no strategy" in verdicts([made("random", 0, 2.0), made("epig", 0, 1.0)])[0]
+    with pytest.raises(BayesVLMError, match="no seed in common"):
+        advantage([made("random", 0, 1.0), made("epig", 1, 1.0)], "epig", "random", 50)
+
+
+def test_the_page_tells_of_every_strategy(vlm: BayesVLM, task: Task, tmp_path: Path) -> None:
+    protocol = replace(PROTOCOL, strategies=STRATEGIES, budgets=(3, 8))
+    experiment = Adaptation(vlm, task, protocol, tmp_path / "runs")
+    runs = experiment.run()
+    answers = experiment.before_and_after(runs)
+    assert list(answers) == ["before", "after 8 labels by epig"]
+    page = write_adaptation({"small": runs}, {"small": answers}, CLASSES, tmp_path / "report.html", "a model", "do it")
+    text = page.read_text()
+    for strategy in STRATEGIES:
+        assert strategy in text
+    assert verdicts(runs)[0].split(":")[0] in text
+    assert "chosen from" in text
+    assert json.loads((tmp_path / "runs/epig-0.json").read_text())["schema"] == 1
+
+
+def test_a_pool_that_is_too_small(vlm: BayesVLM, task: Task) -> None:
+    with pytest.raises(BayesVLMError, match="The largest budget is 200 and the pool of small has 30 images"):
+        Adaptation(vlm, task)
+    with pytest.raises(BayesVLMError, match="There are 30 images and 2 labels"):
+        Labelled(task.pool.features, torch.tensor([0, 1]))
