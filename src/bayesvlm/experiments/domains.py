@@ -22,15 +22,21 @@ HELD_BACK = 5  # one pool concept in so many is for validation
 def world_task(encoder: Encoder, target: str, group: str) -> Task:
     """The world's styles as domains: get better at one of them, for the classes of one Unicode group.
 
-    The pool is the training drawings and the pool half of every unseen style, the target the other half of one. The
-    pool gives up a fifth of its concepts, in all unseen styles, for validation.
+    The target is one half of a style. The pool is everything else: the other half of the style and of its family (the
+    same outlines in other colours), the other unseen styles whole, the training drawings. A fifth of the concepts, in
+    all unseen styles, is taken from it for validation.
 
     Args:
         target: one of `STYLES`.
         group: one of `world.GROUPS`.
     """
     check_choice("target", target, STYLES)
-    parts = [_Part(encoder, load(style), lambda split: split.half("pool").group(group)) for style in STYLES]
+
+    def choose(split: Split) -> Split:
+        same = split.name.partition("-")[0] == target.partition("-")[0]
+        return (split.half("pool") if same else split).group(group)
+
+    parts = [_Part(encoder, load(style), choose) for style in STYLES]
     known = _Part(encoder, load("train"), lambda split: split.group(group))
     aimed = _Part(encoder, load(target), lambda split: split.half("target").group(group))
     pool = [part.rows(lambda key: not _held_back(key)) for part in parts] + [known.rows()]
