@@ -218,12 +218,11 @@ class BayesVLM:
         return self._copy(settings=dataclass_replace(self.settings, **given))
 
     def with_image_projection(self, image: Projection, factors: KroneckerFactors) -> BayesVLM:
-        """This model with another projection of its image tower and the factors with it; lam by the evidence."""
-        changed = self._copy(
-            factors={**self.factors, "image": factors}, settings=dataclass_replace(self.settings, lam=None)
-        )
-        changed.image = image.to(self.image.weight)
-        return changed
+        """This model with another projection of its image tower and the factors that go with it.
+
+        lam follows by the evidence, unless it was given.
+        """
+        return self._copy(image=image.to(self.image.weight), factors={**self.factors, "image": factors})
 
     def without_posterior(self) -> BayesVLM:
         """The bare model, with the paper's settings: as if it had been loaded without a posterior."""
@@ -231,13 +230,18 @@ class BayesVLM:
 
     def _copy(self, **changes: Any) -> BayesVLM:
         kept: dict[str, Any] = {
+            "image": self.image,
+            "text": self.text,
+            "logit_scale": self.logit_scale,
+            "logit_bias": self.logit_bias,
+            "loss": self.loss,
             "adapter": self.adapter,
             "factors": self._factors,
             "settings": self.settings,
             "normalise": self._normalise,
             "provenance": self.provenance,
         }
-        return BayesVLM(self.image, self.text, self.logit_scale, self.logit_bias, self.loss, **{**kept, **changes})
+        return BayesVLM(**{**kept, **changes})
 
     # What it holds ---------------------------------------------------------------------------------------------------
 
@@ -266,6 +270,11 @@ class BayesVLM:
                 "This model has no posterior yet; call fit(pairs) with image-text pairs, or load a saved posterior."
             )
         return self._factors
+
+    @property
+    def normalise(self) -> Normalise | None:
+        """How the sigmoid loss was normalised when the factors were estimated."""
+        return self._normalise
 
     @property
     def lam(self) -> dict[str, float]:
@@ -504,6 +513,13 @@ class BayesVLM:
 
     def saved(self, model: str | None = None) -> SavedPosterior:
         """The posterior as it is kept on disk; `model` overrides the id or folder recorded for the encoder."""
+        if self.adapter is not None and not torch.equal(
+            self.image.augmented, self.adapter.image.to(self.image.weight).augmented
+        ):
+            raise BayesVLMError(
+                f"The image projection is no longer that of {self.adapter.name} (it was fine-tuned), and a saved "
+                "posterior does not hold projections; keep the labels, and fine-tune again."
+            )
         source: LamSource = "evidence" if self.settings.lam is None else "given"
         config = PosteriorConfig(
             loss=self.loss,

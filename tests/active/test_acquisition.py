@@ -140,6 +140,13 @@ def test_what_is_refused() -> None:
         epig(some(3, 2, 2, 0), some(4, 2, 2, 1))
     with pytest.raises(BayesVLMError, match="expected \\[draws, inputs, classes\\]"):
         bald(some(3, 2, 2, 0)[0])
+    broken = some(3, 2, 2, 0)
+    broken[1, 1, 0] = torch.nan
+    for given in ((broken, some(3, 2, 2, 1)), (some(3, 2, 2, 1), broken)):
+        with pytest.raises(BayesVLMError, match="The probabilities of input 1 sum to nan"):
+            epig(*given)
+    with pytest.raises(BayesVLMError, match="The probabilities of input 0 sum to 2 over the classes"):
+        bald(2 * some(3, 2, 2, 0))
     with pytest.raises(BayesVLMError, match="none of them empty"):
         epig(some(3, 0, 2, 0), some(3, 2, 2, 1))
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from core.references import assert_close, normal
 
 from bayesvlm import BayesVLM, BayesVLMError, Features
 from bayesvlm.active import finetune
-from bayesvlm.core.curvature import infonce_curvature
+from bayesvlm.core.curvature import infonce_curvature, sigmoid_curvature
 from bayesvlm.evaluation import nlpd
 
 CLASSES = 3
@@ -87,6 +89,7 @@ def test_a_bias_and_a_residual(classes: Features) -> None:
     [
         ({"labels": [0, 1]}, "There are 30 inputs and 2 labels"),
         ({"lr": 0.0}, "lr=0.0; it must be a finite number above zero"),
+        ({"weight_decay": -1.0}, "it must be a finite number of at least 0"),
         ({"epochs": 0}, "epochs is 0; expected a whole number"),
         ({"classes": Features(torch.ones(1, 7)), "labels": [0] * 30}, "one class only, and nothing to tell apart"),
     ],
@@ -95,3 +98,39 @@ def test_what_is_refused(vlm: BayesVLM, classes: Features, change: dict, sentenc
     images, labels = drawings(30, 1)
     with pytest.raises(BayesVLMError, match=sentence):
         finetune(vlm, images, **{"labels": labels, "classes": classes, **change})
+
+
+def test_a_given_lam_stays_given(vlm: BayesVLM, classes: Features) -> None:
+    images, labels = drawings(30, 1)
+    given = {"image": 3.0, "text": 5.0}
+    assert finetune(vlm.replace(lam=given), images, labels, classes, lr=1e-2, epochs=2).lam == given
+
+
+def test_it_trains_where_gradients_are_off(vlm: BayesVLM, classes: Features) -> None:
+    images, labels = drawings(30, 1)
+    with torch.no_grad():
+        adapted = finetune(vlm, images, labels, classes, lr=1e-2, epochs=2)
+    assert not torch.equal(adapted.image.weight, vlm.image.weight)
+
+
+def test_of_siglip_a_labelled_image_weighs_what_a_pair_weighs(classes: Features) -> None:
+    made = BayesVLM.from_projections(
+        normal(5, 8, seed=0).float(), normal(5, 7, seed=1).float(), 1.5, logit_bias=-2.0, loss="sigmoid"
+    )
+    fitted = made.fit([(Features(normal(60, 8, seed=2)), Features(normal(60, 7, seed=3)))])
+    images, labels = drawings(30, 1)
+    adapted = finetune(fitted, images, labels, classes, lr=1e-2, epochs=2)
+    added = adapted.factors["image"].B_sum - fitted.factors["image"].B_sum
+    expected = sigmoid_curvature(adapted.image.embed(images), fitted.text.embed(classes), fitted.scale, -2.0)
+    assert_close(added, expected, 1e-6)
+    per_pair = float(fitted.factors["image"].B_sum.trace()) / 60
+    assert 0.2 < float(added.trace()) / 30 / per_pair < 5
+
+
+def test_a_fine_tuned_model_is_not_saved_as_if_it_were_not(tmp_path: Path) -> None:
+    vlm = BayesVLM.from_pretrained("emoji-clip", device="cpu")
+    images = Features(normal(6, 256, seed=0).float())
+    adapted = finetune(vlm, images, [0, 1, 0, 1, 0, 1], vlm.text_features(["cat", "dog"]), epochs=1)
+    with pytest.raises(BayesVLMError, match="it was fine-tuned"):
+        adapted.save_pretrained(tmp_path / "adapted")
+    vlm.save_pretrained(tmp_path / "as-it-came")

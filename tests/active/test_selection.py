@@ -10,6 +10,7 @@ from bayesvlm import BayesVLM, BayesVLMError, Features
 from bayesvlm.active import STRATEGIES, Epig, OnlineLaplace, rank, select
 from bayesvlm.active import selection as module
 from bayesvlm.active.acquisition import epig
+from bayesvlm.active.contrast import ClassContrast
 from bayesvlm.active.selection import drawn_probabilities
 from bayesvlm.active.targeting import nearest_distinct
 from bayesvlm.core.predict import entropy
@@ -57,8 +58,11 @@ def test_a_budget_of_different_items(vlm, pool, target, classes, labels, strateg
 
 @pytest.mark.parametrize("strategy", ["random", "targeted-random", "epig"])
 def test_another_seed_chooses_otherwise(vlm, pool, target, classes, labels, strategy) -> None:  # type: ignore[no-untyped-def]
-    first, second = (select(vlm, pool, target, classes, strategy, 15, labels, seed, options=SMALL) for seed in (0, 1))
-    assert not torch.equal(first, second)
+    for options in (SMALL, Epig(targets=TARGET, candidates=POOL)):
+        first, second = (
+            select(vlm, pool, target, classes, strategy, 15, labels, seed, options=options) for seed in (0, 1)
+        )
+        assert not torch.equal(first, second)
 
 
 def test_entropy_and_bald_rank_the_pool(vlm, pool, target, classes) -> None:  # type: ignore[no-untyped-def]
@@ -84,16 +88,19 @@ def test_targeted_ones_take_the_neighbours_of_the_target(vlm, pool, target, clas
 def test_epig_is_the_greedy_loop_written_out(vlm, pool, target, classes, labels) -> None:  # type: ignore[no-untyped-def]
     options = Epig(gamma=1e-2, beta=5.0, targets=TARGET, candidates=POOL)
     found = rank(vlm, pool, target, classes, "epig", 5, labels, draws=50, options=options)
-    online, left = OnlineLaplace.begin(vlm.posterior["image"], 5.0), list(range(POOL))
+    online = OnlineLaplace.begin(vlm.posterior["image"], ClassContrast.of(vlm, classes), 5.0)
+    generator, left = torch.Generator().manual_seed(0), list(range(POOL))
     for step in range(5):
+        looked_at = torch.randperm(TARGET, generator=generator)
+        seed = int(torch.randint(2**31, (), generator=generator))
         text = vlm.posterior["text"]
-        both = Features.concatenate([pool[left], target])
-        probs = drawn_probabilities(online, both, text, classes, vlm.scale, 50, step)
+        both = Features.concatenate([pool[left], target[looked_at]])
+        probs = drawn_probabilities(online, both, text, classes, vlm.scale, 50, seed)
         score = epig(probs[:, : len(left)], probs[:, len(left) :])
         item = left.pop(int(score.argmax()))
         assert item == int(found.indices[step])
         assert float(score.max()) == pytest.approx(float(found.scores[step]), rel=1e-4)
-        online = online.step(pool[item], int(labels[item]), vlm.text.embed(classes), vlm.scale, 1e-2)
+        online = online.step(pool[item], int(labels[item]), 1e-2)
 
 
 def test_chunks_of_the_pool_and_its_order_change_nothing(  # type: ignore[no-untyped-def]
@@ -144,6 +151,7 @@ def test_a_caller_s_model_stays_as_it_is(vlm, pool, target, classes, labels) -> 
         ({"budget": 0}, "budget is 0; expected a whole number"),
         ({"draws": 0}, "draws is 0; expected a whole number"),
         ({"strategy": "epik"}, "strategy='epik' is not known; use 'random' or"),
+        ({"metric": "euclid"}, "metric='euclid' is not known"),
         ({"pool_labels": [0, 1]}, "There are 30 inputs and 2 labels"),
         ({"pool_labels": [9] * 30}, "Labels run from 9 to 9, but there are 4 classes"),
     ],
@@ -157,3 +165,17 @@ def test_one_class_tells_nothing(vlm, pool, target, classes) -> None:  # type: i
     with pytest.raises(BayesVLMError, match="one class only, so epig scores everything zero"):
         select(vlm, pool, target, classes[0], "epig", 2)
     assert len(select(vlm, pool, target, classes[0], "targeted-random", 2)) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"gamma": float("nan")}, "gamma=nan; it must be a finite number of at least 0"),
+        ({"beta": -1.0}, "it must be a finite number of at least 0"),
+        ({"targets": 0}, "targets is 0; expected a whole number"),
+        ({"candidates": -5}, "candidates is -5; expected a whole number"),
+    ],
+)
+def test_options_of_epig_that_make_no_sense(change: dict, sentence: str) -> None:
+    with pytest.raises(BayesVLMError, match=sentence):
+        Epig(**change)

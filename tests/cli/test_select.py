@@ -103,6 +103,13 @@ def test_json(run: Run, folders: Path) -> None:
     assert (scores[:-1] >= scores[1:]).all()
 
 
+def test_a_file_named_twice_is_one_image(run: Run, folders: Path) -> None:
+    count = len(list((folders / "pool").rglob("*.png")))
+    asked = (*ASKED, "--pool", "pool/tennis", "--strategy", "random")
+    _, out, _ = run(*asked)
+    assert f"6 of {count} images chosen" in out
+
+
 def test_what_cannot_be_read_is_skipped_and_named(run: Run, folders: Path) -> None:
     (folders / "pool/broken.png").write_bytes(b"no image")
     code, _, err = run(*ASKED, "--strategy", "random")
@@ -119,6 +126,7 @@ def test_what_cannot_be_read_is_skipped_and_named(run: Run, folders: Path) -> No
         (("-o", "list.xlsx"), "the list can be a .csv, .jsonl, .json file"),
         (("--metric", "euclid", "--strategy", "targeted-bald"), "metric='euclid' is not known"),
         (("--target", "pool/nothing"), "pool/nothing"),
+        (("--classes", "tennis,baseball,tennis"), "names 'tennis' more than once"),
         (("--classes", "tennis"), "There is one class only"),
         (("--labelled", "--classes", "tennis,baseball"), "which is not among the 2 classes"),
     ],

@@ -74,8 +74,8 @@ def test_runs_that_are_there_are_read(
 ) -> None:
     first = Adaptation(vlm, task, PROTOCOL, tmp_path).run()
     assert len(list(tmp_path.glob("*.json"))) == 8
-    (tmp_path / "random-1.json").unlink()  # as an interruption would leave it
-    (tmp_path / "epig-0.json").write_text("{")
+    next(tmp_path.glob("random-1-*.json")).unlink()  # as an interruption would leave it
+    next(tmp_path.glob("epig-0-*.json")).write_text("{")
     done: list[tuple[str, int]] = []
     honest = Adaptation._run
     monkeypatch.setattr(Adaptation, "_run", lambda self, s, seed: done.append((s, seed)) or honest(self, s, seed))
@@ -104,8 +104,15 @@ def test_other_inputs_are_run_again(
     monkeypatch.setattr(Adaptation, "_run", lambda self, s, seed: done.add(s) or honest(self, s, seed))
     Adaptation(vlm, task, replace(PROTOCOL, **change), tmp_path).run()
     assert done == redone
+    done.clear()
+    Adaptation(vlm, task, PROTOCOL, tmp_path).run()
+    assert done == set(), "the first runs are still there"
     Adaptation(vlm.replace(tau=2.0), task, replace(PROTOCOL, strategies=("random",), seeds=(0,)), tmp_path).run()
-    assert "random" in done, "another posterior"
+    assert done == {"random"}, "another posterior"
+    done.clear()
+    elsewhere = replace(task, domains=("here",) * 30)
+    Adaptation(vlm, elsewhere, replace(PROTOCOL, strategies=("random",), seeds=(0,)), tmp_path).run()
+    assert done == {"random"}, "another task"
 
 
 def test_the_search_goes_by_validation(vlm: BayesVLM, task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,9 +148,12 @@ def test_curves_and_advantages_pair_the_seeds() -> None:
     gap = advantage(runs, "epig", "random", 50)
     assert gap.value == pytest.approx(0.5)
     assert gap.standard_error == pytest.approx(0.1 / 3**0.5)
-    (said,) = verdicts(runs)
-    assert "With 50 labels, against random" in said
-    assert "better: epig (+0.50 ± 0.06)" in said
+    _, said = verdicts(runs)
+    assert said == "With 50 labels, against random: better: epig (+0.50 ± 0.06)."
+    wide = [made("epig", seed, 2.0 + seed - 0.5 * (seed + 0.2)) for seed in range(3)]
+    gap = advantage([*runs[:3], *wide], "epig", "random", 50)
+    assert 2 < gap.value / gap.standard_error < 4.3, "beyond two standard errors, not beyond what three seeds can tell"
+    assert "not told apart: epig" in verdicts([*runs[:3], *wide])[1]
     assert "One seed tells no strategy" in verdicts([made("random", 0, 2.0), made("epig", 0, 1.0)])[0]
     with pytest.raises(BayesVLMError, match="no seed in common"):
         advantage([made("random", 0, 1.0), made("epig", 1, 1.0)], "epig", "random", 50)
@@ -159,9 +169,15 @@ def test_the_page_tells_of_every_strategy(vlm: BayesVLM, task: Task, tmp_path: P
     text = page.read_text()
     for strategy in STRATEGIES:
         assert strategy in text
-    assert verdicts(runs)[0].split(":")[0] in text
+    assert verdicts(runs)[1].split(":")[0] in text
+    assert "With 8 labels" in text, "the largest budget is judged, whatever it is"
+    alone = [run for run in runs if run.seed == 0]
+    one = write_adaptation({"small": alone}, {}, CLASSES, tmp_path / "one.html", "a model").read_text()
+    assert "One seed tells no strategy" in one
+    assert "± 0.00" not in one
     assert "chosen from" in text
-    assert json.loads((tmp_path / "runs/epig-0.json").read_text())["schema"] == 1
+    (kept,) = (tmp_path / "runs").glob("epig-0-*.json")
+    assert json.loads(kept.read_text())["schema"] == 1
 
 
 def test_a_pool_that_is_too_small(vlm: BayesVLM, task: Task) -> None:

@@ -30,7 +30,8 @@ TILE = 2**18  # joint probabilities at a time: they stay in the processor's cach
 def bald(probs: Tensor) -> Tensor:  # [S, N, C] -> [N]
     """Mutual information between an input's label and the parameters, in nats: at most the entropy of the label."""
     _check(probs)
-    return (entropy(probs.mean(dim=0)) - entropy(probs).mean(dim=0)).clamp_min(0)
+    total = entropy(probs.mean(dim=0))
+    return _bounded(total - entropy(probs).mean(dim=0), total)
 
 
 def epig(pool: Tensor, target: Tensor) -> Tensor:  # [S, N, C], [S, M, C] -> [N]
@@ -70,7 +71,8 @@ def epig(pool: Tensor, target: Tensor) -> Tensor:  # [S, N, C], [S, M, C] -> [N]
             sums += logs @ weight[left : left + width]
         gained[top : top + height] = sums
     parts = row_share * (gained - linear + weight.sum())
-    return parts.new_zeros(pool.shape[1]).index_add_(0, owner, parts).clamp_min(0)
+    scores = parts.new_zeros(pool.shape[1]).index_add_(0, owner, parts)
+    return _bounded(scores, entropy(pool.mean(dim=0)))
 
 
 def _ratios(probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # [R, S], [R], [R]
@@ -90,6 +92,25 @@ def _check(probs: Tensor) -> None:
         raise BayesVLMError(
             f"Probabilities of shape {list(probs.shape)}; expected [draws, inputs, classes], none of them empty."
         )
+    sums = probs.sum(dim=(0, 2)) / len(probs)
+    wrong = ~((sums - 1).abs() < 1e-3)  # also NaN
+    if bool(wrong.any()):
+        row = int(wrong.nonzero()[0])
+        raise BayesVLMError(
+            f"The probabilities of input {row} sum to {float(sums[row]):.4g} over the classes; they must sum to one."
+        )
+
+
+def _bounded(scores: Tensor, most: Tensor) -> Tensor:  # [N], [N] -> [N]
+    """Information between zero and the label's entropy; what lies outside by more than rounding is not information."""
+    outside = ~((scores > -1e-4) & (scores < most + 1e-4))  # also NaN
+    if bool(outside.any()):
+        row = int(outside.nonzero()[0])
+        raise BayesVLMError(
+            f"Input {row} has the score {float(scores[row]):.3g}, outside 0 to {float(most[row]):.3g}, the entropy of "
+            "its label; probabilities must be finite and sum to one over the classes."
+        )
+    return scores.clamp_min(0)
 
 
 def chunks(count: int, draws: int, classes: int, memory: int) -> Iterator[slice]:

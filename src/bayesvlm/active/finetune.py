@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
+from bayesvlm.active.contrast import ClassContrast
 from bayesvlm.classes import class_names, label_indices
-from bayesvlm.core.curvature import infonce_curvature
 from bayesvlm.core.errors import BayesVLMError, check_count, check_positive
 from bayesvlm.core.factors import KroneckerFactors
 from bayesvlm.core.features import Features
@@ -34,21 +35,23 @@ def finetune(
 ) -> BayesVLM:
     """A new BayesVLM whose image projection was trained on labelled images; the given one stays as it is.
 
-    AdamW on the cross-entropy of the scaled cosines. Of the epochs, and of no training at all, the one with the lowest
-    NLPD of the Bayesian prediction on the validation images is kept; without validation images, the last. The posterior
-    is around the new weights, with the curvature of the labelled images there added to its factors.
+    AdamW on the cross-entropy of the scaled cosines. Of the epochs, and of no training at all, the weights with the
+    lowest NLPD of the Bayesian prediction on the validation images are kept; without validation images, the last. The
+    posterior is then around these weights, with the curvature of the labelled images there added to its factors.
 
     Args:
         vlm: a fitted model.
         images, labels: what was labelled, [N]; labels are indices into the classes, or names.
         classes: names or prompts, or Features, [C].
         validation: images and labels.
-        lr: the paper's is 1e-5, for a CLIP of a billion parameters.
+        lr: the paper's is 1e-5, for models a hundred times the size of the embedded ones and more.
         seed: of the order of the batches.
     """
     check_positive("lr", lr)
-    for name, value in (("epochs", epochs), ("batch", batch)):
-        check_count(name, value)
+    check_count("epochs", epochs)
+    check_count("batch", batch)
+    if not 0 <= weight_decay < math.inf:
+        raise BayesVLMError(f"weight_decay={weight_decay}; it must be a finite number of at least 0.")
     names = class_names(classes)
     images, texts = vlm.image_features(images), vlm.text_features(classes)
     target = label_indices(labels, names, len(images), len(texts)).to(vlm.device)
@@ -62,6 +65,7 @@ def finetune(
     return vlm.with_image_projection(trained, _extended(vlm, trained, images, texts))
 
 
+@torch.enable_grad()
 def _train(
     vlm: BayesVLM,
     images: Features,
@@ -77,7 +81,7 @@ def _train(
     """The projection of the best epoch."""
     generator = torch.Generator().manual_seed(seed)
     inputs = vlm.image.inputs(images)
-    offset = vlm.image.embed(images) - inputs @ vlm.image.augmented.T  # the residual, where there is one
+    offset = torch.zeros_like(vlm.image.embed(images)) if images.residual is None else images.residual.to(inputs)
     hhat = normalize(vlm.text.embed(texts), dim=1)
     weight = vlm.image.augmented.clone().requires_grad_()
     optimiser = torch.optim.AdamW([weight], lr=lr, weight_decay=weight_decay)
@@ -105,7 +109,7 @@ def _nlpd(vlm: BayesVLM, projection: Projection, texts: Features, validation: tu
         return 0.0
     images, target = validation
     probs = vlm.with_image_projection(projection, vlm.factors["image"]).classify(images, texts).probs
-    chosen = probs[torch.arange(len(target)), target].clamp_min(torch.finfo(probs.dtype).tiny)
+    chosen = probs[torch.arange(len(target), device=probs.device), target].clamp_min(torch.finfo(probs.dtype).tiny)
     return -float(chosen.double().log().mean())
 
 
@@ -119,5 +123,5 @@ def _projection(weight: Tensor, like: Projection) -> Projection:
 def _extended(vlm: BayesVLM, projection: Projection, images: Features, texts: Features) -> KroneckerFactors:
     """The factors with the labelled images', each counting as one pair, at the new weights."""
     phi = projection.inputs(images).double()
-    B = infonce_curvature(projection.embed(images), vlm.text.embed(texts), vlm.scale)
+    B = ClassContrast.of(vlm, texts).curvature(projection.embed(images))
     return vlm.factors["image"].merge(KroneckerFactors(phi.T @ phi, B, len(images)))

@@ -13,8 +13,9 @@ With `Psi = D^-1/2 U^T Phi` and `Psi^T Psi = V diag(sigma^2) V^T` a square root 
 
     U D^-1/2 (I + Psi K Psi^T),   K = V diag( ((1 + kappa sigma^2)^-1/2 - 1) / sigma^2 ) V^T
 
-so that nothing of size p x p is ever decomposed again. B gains up to min(C - 1, d) directions with every image, which
-soon is everything, and d is small: its [d, d] eigenproblem is solved anew.
+so that nothing of size p x p is decomposed again (but to find lam again, which is optional). B gains up to
+min(C - 1, d) directions with every image, which soon is everything, and d is small: its [d, d] eigenproblem is solved
+anew.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from bayesvlm.core.curvature import infonce_curvature
+from bayesvlm.active.contrast import ClassContrast
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.evidence import Evidence
 from bayesvlm.core.factors import KroneckerFactors, Spectrum, spectrum
@@ -45,7 +46,8 @@ class OnlineLaplace:
         projection: W now.
         added: [s, p], inputs of the labelled images in the eigenbasis of the first A, float64.
         B_sum: [d, d], with the labelled images' curvature.
-        beta: how many pairs a labelled image counts for.
+        contrast: the classes.
+        beta: weight of a labelled image's outer product and curvature in the factors; it always adds one to n.
         lam: prior precision now.
     """
 
@@ -53,11 +55,12 @@ class OnlineLaplace:
     projection: Projection
     added: Tensor  # [s, p]
     B_sum: Tensor  # [d, d]
+    contrast: ClassContrast
     beta: float
     lam: float
 
     @classmethod
-    def begin(cls, start: Posterior, beta: float) -> OnlineLaplace:
+    def begin(cls, start: Posterior, contrast: ClassContrast, beta: float) -> OnlineLaplace:
         """The posterior as it is, before any labelled image."""
         if start.structure != "damped":
             raise BayesVLMError(
@@ -65,44 +68,38 @@ class OnlineLaplace:
                 "use vlm.replace(structure='damped')."
             )
         if not (math.isfinite(beta) and beta >= 0):
-            raise BayesVLMError(f"beta={beta}; it is how many pairs a labelled image counts for, at least 0.")
+            raise BayesVLMError(f"beta={beta}; it is the weight of a labelled image in the factors, at least 0.")
         p = start.projection.input_width
         nothing = start.factors.A_sum.new_zeros(0, p)
-        return cls(start, start.projection, nothing, start.factors.B_sum, beta, start.lam)
+        return cls(start, start.projection, nothing, start.factors.B_sum, contrast, beta, start.lam)
 
     @torch.no_grad()
-    def step(
-        self,
-        image: Features,
-        label: int | None,
-        texts: Tensor,  # [C, d]
-        scale: float,
-        gamma: float,
-        *,
-        solve_lam: bool = False,
-    ) -> OnlineLaplace:
+    def step(self, image: Features, label: int | None, gamma: float, *, solve_lam: bool = False) -> OnlineLaplace:
         """The posterior after one more image.
 
         Args:
             image: one row.
             label: its class; None where it is not known: then W stays, and the factors, which need no label, do not.
-            texts: raw mean embeddings of the class prompts.
-            scale: t.
             gamma: rate of the gradient step.
-            solve_lam: find lam again by the evidence.
+            solve_lam: find lam again by the evidence, which takes the eigenvalues of A as it is now.
         """
         if len(image) != 1:
             raise BayesVLMError(f"An online step takes one image, got {len(image)}; take them one after the other.")
         phi = self.projection.inputs(image)
         embedding = self.projection.embed(image)
-        B_sum = self.B_sum + self.beta * infonce_curvature(embedding, texts, scale).to(self.B_sum)
+        B_sum = self.B_sum + self.beta * self.contrast.curvature(embedding).to(self.B_sum)
         rotated = phi.to(self.added) @ self.start.factors.A_spectrum.vectors
         projection = self.projection
         if label is not None and gamma:
-            slope = cross_entropy_slope(embedding[0], texts, scale, label)
+            slope = self.contrast.slope(embedding[0], label)
             projection = _moved(projection, -gamma * torch.outer(slope, phi[0]))
         after = replace(self, projection=projection, added=torch.cat([self.added, rotated]), B_sum=B_sum)
         return replace(after, lam=after._best_lam()) if solve_lam else after
+
+    def decomposed(self) -> OnlineLaplace:
+        """Itself, with all that draws need computed, rather than at the first draw."""
+        _ = self.B_spectrum, self._root
+        return self
 
     @property
     def n(self) -> int:
@@ -167,16 +164,6 @@ class OnlineLaplace:
         A = spectrum(self.factors.A, "A").values
         norm = self.projection.norm_squared
         return Evidence(A, self.B_spectrum.values, norm, self.start.tau, self.start.structure).best_lam()
-
-
-def cross_entropy_slope(embedding: Tensor, texts: Tensor, scale: float, label: int) -> Tensor:  # [d], [C, d] -> [d]
-    """Gradient of the cross-entropy of one image's scaled cosines with respect to its raw embedding."""
-    norm = embedding.norm()
-    ghat, hhat = embedding / norm, torch.nn.functional.normalize(texts, dim=1)
-    probs = torch.softmax(scale * hhat @ ghat, dim=0)
-    pull = scale * (probs @ hhat - hhat[label])
-    slope: Tensor = (pull - (pull @ ghat) * ghat) / norm
-    return slope
 
 
 def _moved(projection: Projection, change: Tensor) -> Projection:  # [d, p]

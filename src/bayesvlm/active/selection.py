@@ -6,6 +6,7 @@ each. epig asks how much a label would tell about the target, chooses one item a
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from bayesvlm.active.acquisition import chunks, epig
+from bayesvlm.active.contrast import ClassContrast
 from bayesvlm.active.online import OnlineLaplace
 from bayesvlm.active.targeting import Metric, nearest_distinct
 from bayesvlm.classes import class_names, label_indices
@@ -31,11 +33,11 @@ MEMORY = 2**28  # bytes of class probabilities under all draws held at once
 
 @dataclass(frozen=True)
 class Epig:
-    """How EPIG chooses: the paper's hyperparameters.
+    """How EPIG chooses; the paper finds gamma and beta by validation.
 
     Args:
         gamma: rate of the online gradient step on the image projection; 0 leaves it.
-        beta: how many pairs a labelled image counts for in the online factors; 0 leaves them.
+        beta: weight of a chosen image in the online factors.
         targets: random target images an item is judged by, drawn again at every step.
         candidates: pool items considered, the targets' nearest; at least twice the budget.
         solve_lam: find the prior precision again after every step.
@@ -46,6 +48,13 @@ class Epig:
     targets: int = 150
     candidates: int = 1000
     solve_lam: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("gamma", "beta"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise BayesVLMError(f"{name}={getattr(self, name)}; it must be a finite number of at least 0.")
+        check_count("targets", self.targets)
+        check_count("candidates", self.candidates)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +117,7 @@ def rank(
         options: EPIG's.
     """
     check_choice("strategy", strategy, STRATEGIES)
+    check_choice("metric", metric, get_args(Metric))
     check_count("budget", budget)
     check_count("draws", draws)
     names = class_names(classes)
@@ -189,14 +199,13 @@ class _EpigLoop:
     seconds: dict[str, float] = field(default_factory=lambda: {"draws": 0.0, "scores": 0.0, "online": 0.0})
 
     def run(self, budget: int, progress: bool | None) -> Selection:
-        posterior, scale = self.vlm.posterior, self.vlm.scale
-        texts = self.vlm.text.embed(self.texts)
-        online = OnlineLaplace.begin(posterior["image"], self.options.beta)
+        contrast = ClassContrast.of(self.vlm, self.texts)
+        online = OnlineLaplace.begin(self.vlm.posterior["image"], contrast, self.options.beta)
         left = self._candidates(budget)
         chosen, scores = [], []
         with progress_bar("choosing by EPIG", total=budget, unit="items", show=progress) as advance:
-            for step in range(budget):
-                score = self._score(online, left, step)
+            for _ in range(budget):
+                score = self._score(online, left)
                 best = int(score.argmax())
                 item = int(left[best])
                 chosen.append(item)
@@ -204,15 +213,8 @@ class _EpigLoop:
                 left = torch.cat([left[:best], left[best + 1 :]])
                 label = None if self.labels is None else int(self.labels[item])
                 with self._timed("online"):
-                    online = online.step(
-                        self.pool[item],
-                        label,
-                        texts,
-                        scale,
-                        self.options.gamma,
-                        solve_lam=self.options.solve_lam,
-                    )
-                    _ = online.basis
+                    gamma, solve_lam = self.options.gamma, self.options.solve_lam
+                    online = online.step(self.pool[item], label, gamma, solve_lam=solve_lam).decomposed()
                 advance(1)
         return Selection(torch.tensor(chosen), torch.tensor(scores), self.seconds)
 
@@ -227,23 +229,24 @@ class _EpigLoop:
         )
         return near.sort().values
 
-    def _score(self, online: OnlineLaplace, left: Tensor, step: int) -> Tensor:  # [n]
+    def _score(self, online: OnlineLaplace, left: Tensor) -> Tensor:  # [n]
         """EPIG of the items that are left, a chunk at a time; every chunk sees the same draws."""
         count = min(self.options.targets, len(self.target))
         looked_at = self.target[torch.randperm(len(self.target), generator=self.generator)[:count]]
+        seed = int(torch.randint(2**31, (), generator=self.generator))
         with self._timed("draws"):
-            target = self._probabilities(online, looked_at, step)
+            target = self._probabilities(online, looked_at, seed)
         scores = []
         for part in chunks(len(left), self.draws, len(self.texts), MEMORY):
             with self._timed("draws"):
-                pool = self._probabilities(online, self.pool[left[part]], step)
+                pool = self._probabilities(online, self.pool[left[part]], seed)
             with self._timed("scores"):
                 scores.append(epig(pool, target).cpu())
         return torch.cat(scores)
 
-    def _probabilities(self, online: OnlineLaplace, images: Features, step: int) -> Tensor:  # [S, N, C]
+    def _probabilities(self, online: OnlineLaplace, images: Features, seed: int) -> Tensor:  # [S, N, C]
         text = self.vlm.posterior["text"]
-        return drawn_probabilities(online, images, text, self.texts, self.vlm.scale, self.draws, step)
+        return drawn_probabilities(online, images, text, self.texts, self.vlm.scale, self.draws, seed)
 
     def _timed(self, name: str) -> _Stopwatch:
         return _Stopwatch(self.seconds, name)

@@ -27,7 +27,7 @@ def adapt(
     lr: Annotated[float, typer.Option("--lr", help="Of the fine-tuning.")] = 1e-4,
     epochs: Annotated[int, typer.Option(help="Of the fine-tuning; the best on validation images is kept.")] = 100,
     gamma: Annotated[float | None, typer.Option(help="EPIG: rate of its online gradient steps.")] = None,
-    beta: Annotated[float | None, typer.Option(help="EPIG: pairs a labelled image counts for.")] = None,
+    beta: Annotated[float | None, typer.Option(help="EPIG: weight of a chosen image in its online factors.")] = None,
     search: Annotated[
         bool, typer.Option("--search", help="Find gamma and beta by validation NLPD, on the paper's grid.")
     ] = False,
@@ -48,13 +48,14 @@ def adapt(
         bayesvlm adapt emoji-clip --strategies epig,targeted-random,random --budgets 25,50 --seeds 2
     """
     from bayesvlm.active import STRATEGIES, Epig
-    from bayesvlm.core.errors import BayesVLMError
+    from bayesvlm.core.errors import BayesVLMError, check_choice
     from bayesvlm.data.cache import FeatureCache
     from bayesvlm.experiments.adaptation import Adaptation, Protocol
-    from bayesvlm.experiments.domains import world_task
+    from bayesvlm.experiments.domains import STYLES, world_task
     from bayesvlm.experiments.encoding import Encoder
     from bayesvlm.report.adaptation import verdicts, write_adaptation
     from bayesvlm.vlm import BayesVLM
+    from bayesvlm.world import GROUPS
 
     named = STRATEGIES if strategies == "all" else tuple(name.strip() for name in strategies.split(","))
     unknown = [name for name in named if name not in STRATEGIES]
@@ -73,13 +74,19 @@ def adapt(
         lr=lr,
         epochs=epochs,
     )
+    styles = target or ["openmoji-black"]
+    for style in styles:
+        check_choice("--target", style, STYLES)
+    check_choice("--group", group, GROUPS)
+    if search and (gamma is not None or beta is not None):
+        raise BayesVLMError("--search finds gamma and beta; leave --gamma and --beta out.")
     vlm = BayesVLM.from_pretrained(model, device=device)
     encoder = Encoder(vlm, FeatureCache(cache))
     found: dict[str, Any] = {}
     answers: dict[str, Any] = {}
-    for style in target or ["openmoji-black"]:
+    for style in styles:
         task = world_task(encoder, style, group)
-        if search:
+        if search and "epig" in named:
             tried = Adaptation(vlm, task, protocol).search()
             best = min(tried, key=lambda pair: tried[pair])
             remark(f"{style}: validation NLPD {tried[best]:.3f} with gamma {best[0]:g}, beta {best[1]:g}")

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
@@ -61,9 +61,11 @@ def select(
 
         bayesvlm select posterior/ -p archive/ -t camera/ --classes "cat,dog" --strategy targeted-bald -o tasks.json
     """
-    from bayesvlm.active import rank
+    from bayesvlm.active import STRATEGIES, rank
+    from bayesvlm.active.targeting import Metric
+    from bayesvlm.classes import class_names
     from bayesvlm.cli.prompts import prompts, read_classes
-    from bayesvlm.core.errors import BayesVLMError
+    from bayesvlm.core.errors import BayesVLMError, check_choice
     from bayesvlm.data import SkippedImages
     from bayesvlm.report.writing import write_whole
     from bayesvlm.vlm import BayesVLM
@@ -71,6 +73,9 @@ def select(
     if out.suffix not in _FORMS:
         raise BayesVLMError(f"--out {out}: the list can be a {', '.join(_FORMS)} file; choose one of these endings.")
     names = read_classes(classes, classes_file)
+    class_names(names)  # each once
+    check_choice("strategy", strategy, STRATEGIES)
+    check_choice("metric", metric, get_args(Metric))
     vlm = BayesVLM.from_pretrained(posterior, model=model, device=device)
     texts = vlm.text_features(prompts(names, template), progress=False)
     skipped = SkippedImages(strict)
@@ -125,7 +130,8 @@ def _features(vlm: BayesVLM, given: list[Path], skipped: SkippedImages, what: st
     from bayesvlm.data import find_images
     from bayesvlm.progress import progress_bar
 
-    paths = [path for place in given for path in (find_images(place) if place.is_dir() else [place])]
+    found = [path for place in given for path in (find_images(place) if place.is_dir() else [place])]
+    paths = list({path.resolve(): path for path in reversed(found)}.values())[::-1]  # each file once
     read: list[Path] = []
     parts: list[Features] = []
     with progress_bar(f"encoding the {what}", total=len(paths), unit="images") as advance:

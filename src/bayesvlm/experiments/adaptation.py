@@ -6,10 +6,12 @@ everything it was made from; a run that is there already is not done again, so a
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -31,7 +33,6 @@ from bayesvlm.vlm import BayesVLM
 SCHEMA = 1
 BUDGETS = (10, 25, 50, 75, 100, 150, 200)
 GAMMAS, BETAS = (1e-5, 1e-4, 1e-3, 1e-2), (1.0, 10.0, 100.0, 1000.0)
-METRICS = ("balanced_accuracy", "accuracy", "nlpd", "ece")
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,17 +72,20 @@ class Task:
     classes: Features
     domains: tuple[str, ...] = ()
 
+    @cached_property
     def fingerprint(self) -> str:
-        """Of all features and labels."""
-        parts = {"pool": self.pool, "target": self.target, "validation": self.validation}
-        tensors = [(f"{name}.features", part.features.activations) for name, part in parts.items()]
-        tensors += [(f"{name}.labels", part.labels) for name, part in parts.items()]
-        return tensor_fingerprint([*tensors, ("classes", self.classes.activations)])
+        """Of all features, labels and domains."""
+        tensors = _named("classes", self.classes)
+        for name, part in {"pool": self.pool, "target": self.target, "validation": self.validation}.items():
+            tensors += [*_named(name, part.features), (f"{name}.labels", part.labels)]
+        digest = hashlib.sha256(tensor_fingerprint(tensors).encode())
+        digest.update(json.dumps(self.domains).encode())
+        return digest.hexdigest()
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """How the experiment is done; the defaults are the paper's where the paper says."""
+    """How the experiment is done. Budgets, epochs, batch and weight decay are the paper's; its lr is 1e-5."""
 
     strategies: tuple[Strategy, ...] = STRATEGIES
     budgets: tuple[int, ...] = BUDGETS
@@ -163,7 +167,7 @@ class Adaptation:
 
         The strategy that is not among the runs gives way to the last one that is.
         """
-        named = [run for run in runs if run.strategy == strategy] or [run for run in runs if run == runs[-1]]
+        named = [run for run in runs if run.strategy == strategy] or list(runs[-1:])
         adapted = self._finetune(named[0].picks, named[0].seed)
         both = {"before": self.vlm, f"after {len(named[0].picks)} labels by {named[0].strategy}": adapted}
         target = self.task.target
@@ -231,20 +235,32 @@ class Adaptation:
 
     def inputs(self, strategy: str) -> dict[str, Any]:
         """What a run depends on beside its seed; two runs with equal inputs and seed are equal."""
-        factors = self.vlm.factors
-        sums = [(f"{tower}.{name}", getattr(of, f"{name}_sum")) for tower, of in factors.items() for name in "AB"]
         protocol = asdict(self.protocol)
         kept = {name: protocol[name] for name in protocol if name not in ("strategies", "seeds", "epig")}
+        kept |= {"epig": protocol["epig"]} if strategy == "epig" else {}
+        return json.loads(json.dumps({**self._model, "protocol": kept}))  # type: ignore[no-any-return]
+
+    @cached_property
+    def _model(self) -> dict[str, Any]:
+        factors = self.vlm.factors
+        sums = [(f"{tower}.{name}", getattr(of, f"{name}_sum")) for tower, of in factors.items() for name in "AB"]
         return {
             "projections": weight_hashes(self.vlm.image, self.vlm.text)["float32"],
-            "posterior": {"factors": tensor_fingerprint(sums), "lam": self.vlm.lam, **asdict(self.vlm.settings)},
+            "posterior": {
+                "factors": tensor_fingerprint(sums),
+                "pairs": {tower: of.n for tower, of in factors.items()},
+                **asdict(self.vlm.settings),
+            },
             "scale": self.vlm.scale,
-            "task": {"name": self.task.name, "fingerprint": self.task.fingerprint()},
-            "protocol": json.loads(json.dumps(kept | ({"epig": protocol["epig"]} if strategy == "epig" else {}))),
+            "task": {"name": self.task.name, "fingerprint": self.task.fingerprint},
         }
 
     def _place(self, strategy: str, seed: int) -> Path | None:
-        return None if self.out is None else self.out / f"{strategy}-{seed}.json"
+        """Named by what it was made from too: another model, task or protocol does not replace it."""
+        if self.out is None:
+            return None
+        identity = hashlib.sha256(json.dumps(self.inputs(strategy), sort_keys=True).encode()).hexdigest()
+        return self.out / f"{strategy}-{seed}-{identity[:12]}.json"
 
     def _read(self, strategy: str, seed: int) -> Run | None:
         """A run that was made from the same inputs, if there is one."""
@@ -270,6 +286,11 @@ class Adaptation:
             write_together(path.parent, {path.name: (json.dumps(content, indent=2) + "\n").encode()})
         except OSError as error:
             raise BayesVLMError(f"{path} cannot be written: {error.strerror or error}.") from None
+
+
+def _named(name: str, features: Features) -> list[tuple[str, Tensor]]:
+    residual = [] if features.residual is None else [(f"{name}.residual", features.residual)]
+    return [(f"{name}.activations", features.activations), *residual]
 
 
 # What the runs say ----------------------------------------------------------------------------------------------------

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bayesvlm.evaluation import Outcomes
+from scipy.stats import t as student
+
+from bayesvlm.evaluation import Estimate, Outcomes
 from bayesvlm.experiments.adaptation import Run, advantage, curves
 from bayesvlm.report.blocks import Commands, Page, Plot, Section, Table, Text
 from bayesvlm.report.curves import learning_curves
@@ -66,7 +69,10 @@ def write_adaptation(
 def _sections(task: str, runs: Sequence[Run], answers: Mapping[str, Answers]) -> list[Section]:
     scores = {
         metric.key: {
-            strategy: {count: (found.value, _finite(found.standard_error)) for count, found in points.items()}
+            strategy: {
+                count: (found.value, None if math.isnan(found.standard_error) else found.standard_error)
+                for count, found in points.items()
+            }
             for strategy, points in curves(runs, metric.key).items()
         }
         for metric in METRICS
@@ -95,39 +101,49 @@ def _sections(task: str, runs: Sequence[Run], answers: Mapping[str, Answers]) ->
     return [Section(task, blocks)]
 
 
-def verdicts(runs: Sequence[Run], metric: str = "nlpd") -> list[str]:
-    """Which strategies beat random and targeted random, by how much, at the largest budget that is judged."""
+def verdicts(runs: Sequence[Run]) -> list[str]:
+    """Which strategies beat random and targeted random in NLPD, and by how much, at every budget that is judged."""
     named = list(dict.fromkeys(run.strategy for run in runs))
-    budget = max((count for count in JUDGED_AT if count in runs[0].points), default=max(runs[0].points))
     if len({run.seed for run in runs}) < 2:
-        return [f"One seed tells no strategy with {budget} labels from another; run several."]
+        return ["One seed tells no strategy from another; run several."]
     said = []
     for over in ("random", "targeted-random"):
-        groups: dict[str, list[str]] = {"better": [], "not told apart": [], "worse": []}
-        for strategy in named:
-            if over in named and strategy != over:
-                gap = advantage(runs, strategy, over, budget, metric)
-                beyond = abs(gap.value) > 2 * gap.standard_error
-                how = ("better" if gap.value > 0 else "worse") if beyond else "not told apart"
-                groups[how].append(f"{strategy} ({gap.value:+.2f} ± {gap.standard_error:.2f})")
-        told = [f"{how}: {', '.join(names)}" for how, names in groups.items() if names]
-        if told:
-            said.append(
-                f"With {budget} labels, against {over}, in NLPD (nats gained, paired by seed; two standard errors tell "
-                f"apart): {'; '.join(told)}."
-            )
+        for budget in _judged(runs)[1:] if over in named else ():
+            groups: dict[str, list[str]] = {"better": [], "not told apart": [], "worse": []}
+            for strategy in named:
+                if strategy != over:
+                    gap = advantage(runs, strategy, over, budget)
+                    how = ("better" if gap.value > 0 else "worse") if _told_apart(gap, runs) else "not told apart"
+                    groups[how].append(f"{strategy} ({gap.value:+.2f} ± {gap.standard_error:.2f})")
+            told = [f"{how}: {', '.join(names)}" for how, names in groups.items() if names]
+            if told:
+                said.append(f"With {budget} labels, against {over}: {'; '.join(told)}.")
+    if said:
+        said.insert(0, "In NLPD (nats gained on the same target images, t-test paired by seed, p = 0.05).")
     return said
 
 
+def _told_apart(gap: Estimate, runs: Sequence[Run]) -> bool:
+    seeds = len({run.seed for run in runs})
+    return abs(gap.value) > float(student.ppf(0.975, seeds - 1)) * gap.standard_error
+
+
+def _judged(runs: Sequence[Run]) -> list[int]:
+    """Numbers of labels to state: none, the paper's, the largest."""
+    budgets = sorted(runs[0].points)
+    return sorted({0, budgets[-1], *(count for count in JUDGED_AT if count in budgets)})
+
+
 def _table(runs: Sequence[Run]) -> Table:
-    columns = [count for count in (0, *JUDGED_AT) if count in runs[0].points]
+    columns = _judged(runs)
     rows = []
     for metric in METRICS:
         for strategy, points in curves(runs, metric.key).items():
             scale, places = (100, 1) if metric.percent else (1, 2)
             cells = [
-                f"{scale * points[count].value:.{places}f} ± {scale * _finite(points[count].standard_error):.{places}f}"
-                for count in columns
+                f"{scale * found.value:.{places}f}"
+                + ("" if math.isnan(found.standard_error) else f" ± {scale * found.standard_error:.{places}f}")
+                for found in (points[count] for count in columns)
             ]
             rows.append([f"{metric.title}, {strategy}", *cells])
     return Table(["", *(f"{count} labels" for count in columns)], rows, caption="The same in numbers.")
@@ -146,7 +162,3 @@ def _origins(runs: Sequence[Run]) -> Table | None:
                 total.update(run.domains)
         rows.append([strategy, *(f"{100 * total[domain] / total.total():.0f}" for domain in domains)])
     return Table(["chosen from, %", *domains], rows, caption="Where the chosen images come from.")
-
-
-def _finite(value: float) -> float:
-    return value if value == value else 0.0
