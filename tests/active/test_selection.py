@@ -117,6 +117,8 @@ def test_chunks_of_the_pool_and_its_order_change_nothing(  # type: ignore[no-unt
     assert torch.equal(shuffle[shuffled.indices], whole.indices)
     for strategy in ("entropy", "targeted-entropy", "bald", "targeted-bald"):
         one = select(vlm, pool, target, classes, strategy, BUDGET)
+        monkeypatch.setattr(module, "MEMORY", 4 * CLASSES * 7)
+        assert torch.equal(select(vlm, pool, target, classes, strategy, BUDGET), one)
         other = select(vlm, pool[shuffle], target, classes, strategy, BUDGET)
         assert torch.equal(shuffle[other], one)
 

@@ -22,7 +22,7 @@ from bayesvlm.active.targeting import Metric, nearest_distinct
 from bayesvlm.classes import class_names, label_indices
 from bayesvlm.core.errors import BayesVLMError, check_choice, check_count
 from bayesvlm.core.features import Features
-from bayesvlm.core.predict import Drawn, entropy, sample_cosines
+from bayesvlm.core.predict import Drawn, entropy, monte_carlo, sample_cosines
 from bayesvlm.progress import progress_bar
 from bayesvlm.vlm import BayesVLM
 
@@ -147,8 +147,10 @@ def drawn_probabilities(
     image: Drawn, images: Features, text: Drawn, texts: Features, scale: float, draws: int, seed: int
 ) -> Tensor:  # [S, N, C]
     """Class probabilities of all inputs under the same parameter draws."""
-    cosines = sample_cosines(image, images, text, texts, draws, seed)
-    return torch.stack([torch.softmax(scale * cosine, dim=1) for cosine in cosines])
+    probs = torch.empty(draws, len(images), len(texts), dtype=image.basis.dtype, device=image.basis.device)
+    for place, cosine in zip(probs, sample_cosines(image, images, text, texts, draws, seed), strict=True):
+        torch.softmax(scale * cosine, dim=1, out=place)
+    return probs
 
 
 # Scores of single inputs ----------------------------------------------------------------------------------------------
@@ -160,11 +162,16 @@ def _none(vlm: BayesVLM, inputs: Features, texts: Features, draws: int, seed: in
 
 def _entropy(vlm: BayesVLM, inputs: Features, texts: Features, draws: int, seed: int) -> Tensor:  # [N]
     """Of the model's own probabilities, at the mean of the posterior (the paper's baseline)."""
-    return entropy(vlm.plain(inputs, texts)).cpu()
+    parts = chunks(len(inputs), 1, len(texts), MEMORY)
+    return torch.cat([entropy(vlm.plain(inputs[part], texts)).cpu() for part in parts])
 
 
 def _bald(vlm: BayesVLM, inputs: Features, texts: Features, draws: int, seed: int) -> Tensor:  # [N]
-    return vlm.classify(inputs, texts, draws=draws, seed=seed).epistemic.cpu()
+    """Every chunk sees the same draws."""
+    image, text = vlm.posterior["image"], vlm.posterior["text"]
+    parts = chunks(len(inputs), 1, len(texts), MEMORY)
+    split = (monte_carlo(image, inputs[part], text, texts, vlm.scale, draws, seed) for part in parts)
+    return torch.cat([found.epistemic.cpu() for found in split])
 
 
 _SCORES: dict[str, Callable[[BayesVLM, Features, Features, int, int], Tensor]] = {

@@ -7,12 +7,14 @@ of their diagonals, `W2^2 = |mu - mu'|^2 + sum (sigma - sigma')^2`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from bayesvlm.core.cosine import prob_cosine
+from bayesvlm.core.cosine import expected_cosine
 from bayesvlm.core.embeddings import GaussianEmbeddings
 from bayesvlm.core.errors import BayesVLMError, check_choice
 
@@ -41,20 +43,25 @@ def nearest_distinct(
         raise BayesVLMError(f"{count} different items were asked of a pool of {len(pool)}; ask for fewer.")
     taken = torch.zeros(len(pool), dtype=torch.bool, device=pool.mean.device)
     chosen: list[int] = []
-    while len(chosen) < count:
-        for start in range(0, min(len(order), count - len(chosen)), CHUNK):
-            choosers = order[start : start + min(CHUNK, count - len(chosen))]
-            for row in nearness(target[choosers], pool, metric):
-                item = int(row.masked_fill(taken, -torch.inf).argmax())
-                taken[item] = True
-                chosen.append(item)
+    for row in islice(_rounds(pool, target[order[:count]], metric), count):
+        item = int(row.masked_fill(taken, -torch.inf).argmax())
+        taken[item] = True
+        chosen.append(item)
     return torch.tensor(chosen, dtype=torch.long)
+
+
+def _rounds(pool: GaussianEmbeddings, choosers: GaussianEmbeddings, metric: Metric) -> Iterator[Tensor]:  # [N] each
+    """How near the pool is to each chooser, one after the other, round after round."""
+    few = nearness(choosers, pool, metric) if len(choosers) <= CHUNK else None
+    while True:
+        for start in range(0, len(choosers), CHUNK):
+            yield from few if few is not None else nearness(choosers[start : start + CHUNK], pool, metric)
 
 
 def nearness(target: GaussianEmbeddings, pool: GaussianEmbeddings, metric: Metric) -> Tensor:  # [M, N]
     """How near every pool item is to every target; larger is nearer."""
     if metric == "cosine":
-        return prob_cosine(target, pool).mean
+        return expected_cosine(target, pool)
     t, p = _mean_and_std(target), _mean_and_std(pool)
     return -torch.cdist(t, p, compute_mode="donot_use_mm_for_euclid_dist").square()
 

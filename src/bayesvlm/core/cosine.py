@@ -69,6 +69,14 @@ class CosineMoments:
 
 def prob_cosine(x: GaussianEmbeddings, y: GaussianEmbeddings) -> CosineMoments:
     """Moments of the cosine between every embedding of x [N] and every one of y [C]."""
+    mean = expected_cosine(x, y)
+    if isinstance(x.covariance, SharedCovariance) and isinstance(y.covariance, SharedCovariance):
+        return CosineMoments(mean, variance_factors(x, y))
+    return CosineMoments(mean, _general_variance(x, y))
+
+
+def expected_cosine(x: GaussianEmbeddings, y: GaussianEmbeddings) -> Tensor:  # [N, C]
+    """The mean alone."""
     if x.mean.shape[1] != y.mean.shape[1]:
         raise BayesVLMError(
             f"The embeddings are {x.mean.shape[1]} and {y.mean.shape[1]} wide; both towers must map to one space."
@@ -78,10 +86,7 @@ def prob_cosine(x: GaussianEmbeddings, y: GaussianEmbeddings) -> CosineMoments:
             f"The embeddings are {x.mean.dtype} on {x.mean.device} and {y.mean.dtype} on {y.mean.device}; "
             "bring both to one dtype and device first."
         )
-    mean = (x.mean / x.expected_norm[:, None]) @ (y.mean / y.expected_norm[:, None]).T
-    if isinstance(x.covariance, SharedCovariance) and isinstance(y.covariance, SharedCovariance):
-        return CosineMoments(mean, variance_factors(x, y))
-    return CosineMoments(mean, _general_variance(x, y))
+    return (x.mean / x.expected_norm[:, None]) @ (y.mean / y.expected_norm[:, None]).T
 
 
 def variance_factors(x: GaussianEmbeddings, y: GaussianEmbeddings) -> PairProduct:  # [N, 2], [C, 2]
