@@ -1,4 +1,4 @@
-"""How fast the embedded models read images: decoded, preprocessed, encoded, on this machine's CPU.
+"""How fast the embedded models read images: decoded, preprocessed, encoded, on this machine.
 
     python benchmarks/encode.py
 
@@ -7,26 +7,25 @@ Reads 10,000 images of the world through `BayesVLM.image_features`, as any user'
 
 from __future__ import annotations
 
-import json
 import time
-from pathlib import Path
 
 import torch
+from report import arguments, keep
 
 from bayesvlm.embedded import embedded_names
 from bayesvlm.vlm import BayesVLM
 from bayesvlm.world import load
 
 IMAGES = 10_000
-RESULTS = Path(__file__).parent / "results"
 
 
 def main() -> None:
+    options = arguments(__doc__ or "").parse_args()
     images = list(load("train").images + load("openmoji-colour").images + load("openmoji-black").images)
     images += list(load("emojione-colour").images)
     measured: dict[str, list[float]] = {}
     for name in embedded_names():
-        vlm = BayesVLM.from_pretrained(name, device="cpu")
+        vlm = BayesVLM.from_pretrained(name, device=options.device)
         vlm.image_features(images[:256], progress=False)  # warm up
         measured[name] = []
         for _ in range(2):
@@ -35,7 +34,7 @@ def main() -> None:
             measured[name].append(round(time.perf_counter() - started, 1))
         print(f"{name}: {IMAGES:,} images in {measured[name]} s on {torch.get_num_threads()} threads")
     result = {"images": IMAGES, "threads": torch.get_num_threads(), "seconds": measured}
-    (RESULTS / "encode-cpu.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    keep(result, options.out)
 
 
 if __name__ == "__main__":
