@@ -95,7 +95,7 @@ def _train(
             optimiser.zero_grad()
             torch.autograd.backward(loss)
             optimiser.step()
-        now = _projection(weight.detach(), vlm.image)
+        now = vlm.image.with_augmented(weight.detach())
         nlpd = _nlpd(vlm, now, texts, validation)
         if validation is None or nlpd < lowest:
             best, lowest = now, nlpd
@@ -111,12 +111,6 @@ def _nlpd(vlm: BayesVLM, projection: Projection, texts: Features, validation: tu
     probs = vlm.with_image_projection(projection, vlm.factors["image"]).classify(images, texts).probs
     chosen = probs[torch.arange(len(target), device=probs.device), target].clamp_min(torch.finfo(probs.dtype).tiny)
     return -float(chosen.double().log().mean())
-
-
-def _projection(weight: Tensor, like: Projection) -> Projection:
-    if like.bias is None:
-        return Projection(weight, None, like.residual)
-    return Projection(weight[:, :-1], weight[:, -1], like.residual)
 
 
 @torch.no_grad()

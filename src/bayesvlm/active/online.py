@@ -92,7 +92,7 @@ class OnlineLaplace:
         projection = self.projection
         if label is not None and gamma:
             slope = self.contrast.slope(embedding[0], label)
-            projection = _moved(projection, -gamma * torch.outer(slope, phi[0]))
+            projection = projection.with_augmented(projection.augmented - gamma * torch.outer(slope, phi[0]))
         after = replace(self, projection=projection, added=torch.cat([self.added, rotated]), B_sum=B_sum)
         return replace(after, lam=after._best_lam()) if solve_lam else after
 
@@ -164,10 +164,3 @@ class OnlineLaplace:
         A = spectrum(self.factors.A, "A").values
         norm = self.projection.norm_squared
         return Evidence(A, self.B_spectrum.values, norm, self.start.tau, self.start.structure).best_lam()
-
-
-def _moved(projection: Projection, change: Tensor) -> Projection:  # [d, p]
-    moved = projection.augmented + change
-    if projection.bias is None:
-        return Projection(moved, None, projection.residual)
-    return Projection(moved[:, :-1], moved[:, -1], projection.residual)

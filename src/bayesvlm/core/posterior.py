@@ -106,11 +106,7 @@ class Posterior:
         std = self._cast(self.variances.sqrt())
         U_A, U_B = self._cast(self._U_A), self._cast(self._U_B)
         for noise in self._noise(draws, generator):
-            drawn = self.projection.augmented + U_B @ (std * noise) @ U_A.T
-            if self.projection.bias is None:
-                yield Projection(drawn, None, self.projection.residual)
-            else:
-                yield Projection(drawn[:, :-1], drawn[:, -1], self.projection.residual)
+            yield self.projection.with_augmented(self.projection.augmented + U_B @ (std * noise) @ U_A.T)
 
     def drawn_embeddings(self, features: Features, draws: int, generator: torch.Generator) -> Iterator[Tensor]:
         """Embeddings [N, d] of the inputs under the draws that `sample` makes, in the eigenbasis of B (`basis`)."""

@@ -62,6 +62,12 @@ class Projection:
             return self.weight
         return torch.cat([self.weight, self.bias[:, None]], dim=1)
 
+    def with_augmented(self, weight: Tensor) -> Projection:  # [d, p]
+        """The projection with these parameters in the place of `augmented`."""
+        if self.bias is None:
+            return Projection(weight, None, self.residual)
+        return Projection(weight[:, :-1], weight[:, -1], self.residual)
+
     @property
     def norm_squared(self) -> float:
         """|W|^2 over every parameter the prior covers, bias included."""

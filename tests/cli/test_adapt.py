@@ -1,0 +1,86 @@
+"""`bayesvlm adapt` on the world in small: what it writes, what it does not do twice, what it refuses."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from experiments.thinned import GROUP, thinned
+
+from bayesvlm.cli import main
+from bayesvlm.experiments import adaptation, domains
+from bayesvlm.experiments.adaptation import Adaptation
+
+Run = Callable[..., tuple[int, str, str]]
+QUICK = ("--group", GROUP, "--budgets", "2,4", "--epochs", 2, "--strategies", "random,targeted-random,epig")
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    monkeypatch.setattr(domains, "load", thinned)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BAYESVLM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["bayesvlm", "adapt", "emoji-clip", *map(str, arguments)])
+        try:
+            main()
+            code = 0
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+def test_the_whole_experiment_and_again(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = (*QUICK, "--seeds", 2, "--target", "openmoji-black", "-o", "out")
+    code, out, err = run(*asked)
+    assert code == 0, err
+    assert len(list((tmp_path / "out/openmoji-black").glob("*.json"))) == 6
+    assert "openmoji-black: NLPD / balanced accuracy %" in out
+    assert "With 4 labels, against random:" in out
+    page = (tmp_path / "out/report.html").read_text()
+    assert "bayesvlm adapt emoji-clip" in page
+    assert "after 4 labels by epig" in page
+    monkeypatch.setattr(Adaptation, "_run", lambda *_: pytest.fail("this run was there already"))
+    again = json.loads(run(*asked, "--json")[1])
+    assert [(r["strategy"], r["seed"]) for r in again["targets"]["openmoji-black"]] == [
+        (strategy, seed) for strategy in ("random", "targeted-random", "epig") for seed in (0, 1)
+    ]
+
+
+def test_the_search_sets_gamma_and_beta(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adaptation, "GAMMAS", (0.5,))
+    monkeypatch.setattr(adaptation, "BETAS", (7.0,))
+    code, _, err = run(*QUICK[:-1], "epig", "--seeds", 1, "--search", "-o", "out")
+    assert code == 0, err
+    assert "with gamma 0.5, beta 7" in err
+    (kept,) = (tmp_path / "out/openmoji-black").glob("epig-0-*.json")
+    options = json.loads(kept.read_text())["inputs"]["protocol"]["epig"]
+    assert (options["gamma"], options["beta"]) == (0.5, 7.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (("--target", "openmoji-black", "--target", "noto"), "--target='noto' is not known"),
+        (("--group", "insects"), "--group='insects' is not known"),
+        (("--budgets", "ten"), "--budgets 'ten': whole numbers"),
+        (("--strategies", "random,magic"), "'magic' is not one of random"),
+        (("--gamma", "-1"), "gamma=-1.0; it must be a finite number of at least 0"),
+        (("--search", "--beta", "1"), "--search finds gamma and beta"),
+        (("--budgets", "100000"), "The largest budget is 100000 and the pool of openmoji-black"),
+    ],
+)
+def test_what_is_refused(run: Run, tmp_path: Path, change: tuple[str, ...], sentence: str) -> None:
+    code, out, err = run(*QUICK, *change, "-o", "out")
+    assert (code, out) == (2, "")
+    assert sentence in err
+    assert not (tmp_path / "out").exists()
