@@ -8,19 +8,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from experiments.test_domains import drawn_domains
 from experiments.thinned import GROUP, thinned
 
 from bayesvlm.cli import main
-from bayesvlm.experiments import adaptation, domains
+from bayesvlm.experiments import adaptation, styles
 from bayesvlm.experiments.adaptation import Adaptation
 
 Run = Callable[..., tuple[int, str, str]]
-QUICK = ("--group", GROUP, "--budgets", "2,4", "--epochs", 2, "--strategies", "random,targeted-random,epig")
+QUICK = ("--classes", GROUP, "--budgets", "2,4", "--epochs", 2, "--strategies", "random,targeted-random,epig")
 
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    monkeypatch.setattr(domains, "load", thinned)
+    monkeypatch.setattr(styles, "load", thinned)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BAYESVLM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "200")
@@ -62,20 +63,34 @@ def test_the_search_sets_gamma_and_beta(run: Run, tmp_path: Path, monkeypatch: p
     code, _, err = run(*QUICK[:-1], "epig", "--seeds", 1, "--search", "-o", "out")
     assert code == 0, err
     assert "with gamma 0.5, beta 7" in err
-    (kept,) = (tmp_path / "out/openmoji-black").glob("epig-0-*.json")
-    options = json.loads(kept.read_text())["inputs"]["protocol"]["epig"]
-    assert (options["gamma"], options["beta"]) == (0.5, 7.0)
+    kept = [json.loads(file.read_text()) for file in (tmp_path / "out/openmoji-black").glob("epig-0-*.json")]
+    assert sorted(run["inputs"]["protocol"]["budgets"] for run in kept) == [[2, 4], [50]]
+    assert all(run["inputs"]["protocol"]["epig"]["gamma"] == 0.5 for run in kept)
+    assert all(run["inputs"]["protocol"]["epig"]["beta"] == 7.0 for run in kept)
+
+
+def test_domains_of_ones_own(run: Run, tmp_path: Path) -> None:
+    drawn_domains(tmp_path / "seasons", ("summer", "winter"), ("cat", "dog"), each=30)
+    few = ("--budgets", "4", "--epochs", 2, "--strategies", "random,epig", "--seeds", 2)
+    code, out, err = run("--domains", "seasons", "--target", "winter", *few, "-o", "out", "--json")
+    assert code == 0, err
+    assert set(json.loads(out)["targets"]) == {"winter"}
+    code, out, err = run("--domains", "seasons", *few, "-o", "out")
+    assert code == 0, err
+    assert "summer: NLPD" in out
+    assert "winter: NLPD" in out
 
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
         (("--target", "openmoji-black", "--target", "noto"), "--target='noto' is not known"),
-        (("--group", "insects"), "--group='insects' is not known"),
+        (("--classes", "insects"), "--classes='insects' is not known"),
         (("--budgets", "ten"), "--budgets 'ten': whole numbers"),
         (("--strategies", "random,magic"), "'magic' is not one of random"),
         (("--gamma", "-1"), "gamma=-1.0; it must be a finite number of at least 0"),
         (("--search", "--beta", "1"), "--search finds gamma and beta"),
+        (("--template", "a {c}"), "--template is for sets of photos"),
         (("--budgets", "100000"), "The largest budget is 100000 and the pool of openmoji-black"),
     ],
 )
@@ -84,3 +99,15 @@ def test_what_is_refused(run: Run, tmp_path: Path, change: tuple[str, ...], sent
     assert (code, out) == (2, "")
     assert sentence in err
     assert not (tmp_path / "out").exists()
+
+
+def test_what_is_refused_of_other_domains(run: Run) -> None:
+    for asked, sentence in (
+        (("--domains", "officehome", "--target", "Photo"), "--target='Photo' is not known; use 'Art' or"),
+        (("--domains", "officehome", "--classes", "kinds"), "--classes is for the world's; officehome has its own."),
+        (("--domains", "office"), "'office' is neither one of world, officehome, imagenet-variants nor a folder"),
+        (("--domains", "officehome"), "Office-Home is not in data/officehome; unpack"),
+    ):
+        code, out, err = run(*asked)
+        assert (code, out) == (2, "")
+        assert sentence in " ".join(err.split())

@@ -151,3 +151,19 @@ def test_to_casts_both_and_checks_again() -> None:
     assert cast.activations.dtype == cast.residual.dtype == torch.float16
     with pytest.raises(BayesVLMError, match="NaN or Inf"):
         Features(torch.full((1, 2), 1e6)).to(torch.float16)
+
+
+@pytest.mark.parametrize("residual", [True, False])
+def test_prompts_of_a_class_become_their_mean(residual: bool) -> None:
+    given = features(5, residual)
+    pooled = given.pooled(torch.tensor([1, 0, 1, 1, 0]), 2)
+    assert torch.allclose(pooled.activations[0], given.activations[[1, 4]].mean(dim=0))
+    assert torch.allclose(pooled.activations[1], given.activations[[0, 2, 3]].mean(dim=0))
+    if residual:
+        assert torch.allclose(pooled.residual[1], given.residual[[0, 2, 3]].mean(dim=0))
+    else:
+        assert pooled.residual is None
+    with pytest.raises(BayesVLMError, match=r"groups of sizes \[2, 3, 0\]; 3 are needed, none empty"):
+        given.pooled(torch.tensor([1, 0, 1, 1, 0]), 3)
+    with pytest.raises(BayesVLMError, match="1 are needed"):
+        given.pooled(torch.tensor([1, 0, 1, 1, 0]), 1)

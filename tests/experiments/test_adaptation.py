@@ -13,7 +13,7 @@ from core.references import normal
 from bayesvlm import BayesVLM, BayesVLMError, Features
 from bayesvlm.active import STRATEGIES, Epig, finetune, select
 from bayesvlm.evaluation import balanced_accuracy, nlpd
-from bayesvlm.experiments.adaptation import Adaptation, Labelled, Protocol, Run, Task, advantage, curves
+from bayesvlm.experiments.adaptation import SCHEMA, Adaptation, Labelled, Protocol, Run, Task, advantage, curves
 from bayesvlm.report.adaptation import verdicts, write_adaptation
 
 CLASSES = 3
@@ -115,12 +115,14 @@ def test_other_inputs_are_run_again(
     assert done == {"random"}, "another task"
 
 
-def test_the_search_goes_by_validation(vlm: BayesVLM, task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_search_goes_by_validation(
+    vlm: BayesVLM, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from bayesvlm.experiments import adaptation
 
     monkeypatch.setattr(adaptation, "GAMMAS", (1e-3, 1.0))
     monkeypatch.setattr(adaptation, "BETAS", (1.0, 100.0))
-    found = Adaptation(vlm, task, PROTOCOL).search(budget=5)
+    found = Adaptation(vlm, task, PROTOCOL, tmp_path).search(budget=5)
     assert set(found) == {(1e-3, 1.0), (1e-3, 100.0), (1.0, 1.0), (1.0, 100.0)}
     picks = select(
         vlm, task.pool.features, task.target.features, task.classes, "epig", 5, task.pool.labels, 0,
@@ -132,10 +134,12 @@ def test_the_search_goes_by_validation(vlm: BayesVLM, task: Task, monkeypatch: p
     )
     probs = adapted.classify(task.validation.features, task.classes).probs
     assert found[1.0, 100.0] == pytest.approx(nlpd(probs, task.validation.labels).value)
+    monkeypatch.setattr(Adaptation, "_run", lambda *_: pytest.fail("this pair was tried already"))
+    assert Adaptation(vlm, task, PROTOCOL, tmp_path).search(budget=5) == found
 
 
 def made(strategy: str, seed: int, at: float) -> Run:
-    scores = {"nlpd": at, "balanced_accuracy": 0.5, "accuracy": 0.5, "ece": 0.1, "plain_nlpd": 2.0}
+    scores = {"nlpd": at, "balanced_accuracy": 0.5, "ece": 0.1}
     return Run(strategy, seed, [0], {0: scores, 50: scores}, {"here": 1}, {})
 
 
@@ -165,19 +169,20 @@ def test_the_page_tells_of_every_strategy(vlm: BayesVLM, task: Task, tmp_path: P
     runs = experiment.run()
     answers = experiment.before_and_after(runs)
     assert list(answers) == ["before", "after 8 labels by epig"]
-    page = write_adaptation({"small": runs}, {"small": answers}, CLASSES, tmp_path / "report.html", "a model", "do it")
+    classes = {"small": CLASSES}
+    page = write_adaptation({"small": runs}, {"small": answers}, classes, tmp_path / "report.html", "a model", "do it")
     text = page.read_text()
     for strategy in STRATEGIES:
         assert strategy in text
     assert verdicts(runs)[1].split(":")[0] in text
     assert "With 8 labels" in text, "the largest budget is judged, whatever it is"
     alone = [run for run in runs if run.seed == 0]
-    one = write_adaptation({"small": alone}, {}, CLASSES, tmp_path / "one.html", "a model").read_text()
+    one = write_adaptation({"small": alone}, {}, {}, tmp_path / "one.html", "a model").read_text()
     assert "One seed tells no strategy" in one
     assert "± 0.00" not in one
     assert "chosen from" in text
     (kept,) = (tmp_path / "runs").glob("epig-0-*.json")
-    assert json.loads(kept.read_text())["schema"] == 1
+    assert json.loads(kept.read_text())["schema"] == SCHEMA
 
 
 def test_a_pool_that_is_too_small(vlm: BayesVLM, task: Task) -> None:

@@ -15,14 +15,14 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from bayesvlm.active.acquisition import chunks, epig
+from bayesvlm.active.acquisition import bald, chunks, epig
 from bayesvlm.active.contrast import ClassContrast
 from bayesvlm.active.online import OnlineLaplace
 from bayesvlm.active.targeting import Metric, nearest_distinct
 from bayesvlm.classes import class_names, label_indices
 from bayesvlm.core.errors import BayesVLMError, check_choice, check_count
 from bayesvlm.core.features import Features
-from bayesvlm.core.predict import Drawn, entropy, monte_carlo, sample_cosines
+from bayesvlm.core.predict import Drawn, entropy, sample_cosines
 from bayesvlm.progress import progress_bar
 from bayesvlm.vlm import BayesVLM
 
@@ -169,9 +169,9 @@ def _entropy(vlm: BayesVLM, inputs: Features, texts: Features, draws: int, seed:
 def _bald(vlm: BayesVLM, inputs: Features, texts: Features, draws: int, seed: int) -> Tensor:  # [N]
     """Every chunk sees the same draws."""
     image, text = vlm.posterior["image"], vlm.posterior["text"]
-    parts = chunks(len(inputs), 1, len(texts), MEMORY)
-    split = (monte_carlo(image, inputs[part], text, texts, vlm.scale, draws, seed) for part in parts)
-    return torch.cat([found.epistemic.cpu() for found in split])
+    parts = chunks(len(inputs), draws, len(texts), MEMORY)
+    probs = (drawn_probabilities(image, inputs[part], text, texts, vlm.scale, draws, seed) for part in parts)
+    return torch.cat([bald(of).cpu() for of in probs])
 
 
 _SCORES: dict[str, Callable[[BayesVLM, Features, Features, int, int], Tensor]] = {

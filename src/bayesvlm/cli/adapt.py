@@ -4,25 +4,41 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bayesvlm.cli.options import Cache, Device, Json
+from bayesvlm.cli.options import Cache, Device, Json, Model, Root, Strict
 from bayesvlm.cli.output import emit, remark, table
+
+if TYPE_CHECKING:
+    from bayesvlm.experiments.adaptation import Task
+    from bayesvlm.experiments.encoding import Encoder
+
+WORLD = "world"
 
 
 def adapt(
-    model: Annotated[str, typer.Argument(help="An embedded model, or a saved posterior of a model that knows emoji.")],
+    posterior: Annotated[str, typer.Argument(help="A saved posterior (folder or Hub id), or an embedded model.")],
     target: Annotated[
         list[str] | None,
-        typer.Option("--target", "-t", help="The style to get better at; repeatable. [default: openmoji-black]"),
+        typer.Option("--target", "-t", help="The domain to get better at; repeatable. [default: openmoji-black]"),
     ] = None,
-    group: Annotated[str, typer.Option(help="The classes: a Unicode group.")] = "animals-nature",
+    domains: Annotated[
+        str,
+        typer.Option(help="world, officehome, imagenet-variants, or a folder: domains with class folders in them."),
+    ] = WORLD,
+    classes: Annotated[
+        str | None,
+        typer.Option(help="world: kinds (the eight Unicode groups), or a group, for its concepts. [default: kinds]"),
+    ] = None,
     strategies: Annotated[str, typer.Option(help="Separated by commas, or all.")] = "all",
-    budgets: Annotated[str, typer.Option(help="Labels, separated by commas.")] = "10,25,50,75,100,150,200",
+    budgets: Annotated[
+        str | None, typer.Option(help="Labels, separated by commas. [default: 10,25,50,75,100,150,200]")
+    ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Repeats.")] = 5,
     lr: Annotated[float, typer.Option("--lr", help="Of the fine-tuning.")] = 1e-4,
     epochs: Annotated[int, typer.Option(help="Of the fine-tuning; the best on validation images is kept.")] = 100,
@@ -32,30 +48,37 @@ def adapt(
         bool, typer.Option("--search", help="Find gamma and beta by validation NLPD, on the paper's grid.")
     ] = False,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for runs and the page.")] = Path("adaptation"),
+    template: Annotated[
+        str | None, typer.Option(help="Prompt around each class name; {c} is the name. [default: the set's]")
+    ] = None,
+    model: Model = None,
+    root: Root = None,
     cache: Cache = None,
     device: Device = None,
+    strict: Strict = False,
     as_json: Json = False,
 ) -> None:
     """Find out which images are worth labelling: every strategy, several seeds, curves with error bands.
 
-    The drawing styles of the embedded world are the domains: the pool has all of them, the target is one. A run that is
-    in the folder already, from the same inputs, is not done again, so an interrupted experiment goes on.
+    The pool has images of all domains, the target is one of them. By default the domains are the drawing styles of the
+    embedded world. A run that is in the folder already, from the same inputs, is not done again, so an interrupted
+    experiment goes on.
 
     Examples:
 
-        bayesvlm adapt emoji-clip-colour --target openmoji-black --target emojione-black
+        bayesvlm adapt emoji-clip --target openmoji-black --target emojione-black
 
-        bayesvlm adapt emoji-clip --strategies epig,targeted-random,random --budgets 25,50 --seeds 2
+        bayesvlm adapt posterior/ --domains officehome --target Clipart --lr 1e-5 --search
+
+        bayesvlm adapt posterior/ --domains ./seasons --target winter --strategies epig,targeted-random,random
     """
     from bayesvlm.active import STRATEGIES, Epig
-    from bayesvlm.core.errors import BayesVLMError, check_choice
+    from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.data.cache import FeatureCache
     from bayesvlm.experiments.adaptation import Adaptation, Protocol
-    from bayesvlm.experiments.domains import STYLES, world_task
     from bayesvlm.experiments.encoding import Encoder
     from bayesvlm.report.adaptation import verdicts, write_adaptation
     from bayesvlm.vlm import BayesVLM
-    from bayesvlm.world import GROUPS
 
     named = STRATEGIES if strategies == "all" else tuple(name.strip() for name in strategies.split(","))
     unknown = [name for name in named if name not in STRATEGIES]
@@ -66,38 +89,37 @@ def adapt(
         options = replace(options, gamma=gamma)
     if beta is not None:
         options = replace(options, beta=beta)
+    if search and (gamma is not None or beta is not None):
+        raise BayesVLMError("--search finds gamma and beta; leave --gamma and --beta out.")
+    tasks = _tasks(domains, target, classes, root, template, strict)
     protocol = Protocol(
         strategies=named,  # type: ignore[arg-type]
-        budgets=_budgets(budgets),
+        budgets=tasks.budgets if budgets is None else _budgets(budgets),
         seeds=tuple(range(seeds)),
         epig=options,
         lr=lr,
         epochs=epochs,
     )
-    styles = target or ["openmoji-black"]
-    for style in styles:
-        check_choice("--target", style, STYLES)
-    check_choice("--group", group, GROUPS)
-    if search and (gamma is not None or beta is not None):
-        raise BayesVLMError("--search finds gamma and beta; leave --gamma and --beta out.")
-    vlm = BayesVLM.from_pretrained(model, device=device)
+    vlm = BayesVLM.from_pretrained(posterior, model=model, device=device)
     encoder = Encoder(vlm, FeatureCache(cache))
     found: dict[str, Any] = {}
     answers: dict[str, Any] = {}
-    for style in styles:
-        task = world_task(encoder, style, group)
+    counts: dict[str, int] = {}
+    for name in tasks.targets:
+        task = tasks.make(encoder, name)
+        run = Adaptation(vlm, task, protocol, out / name)
         if search and "epig" in named:
-            tried = Adaptation(vlm, task, protocol).search()
+            tried = run.search()
             best = min(tried, key=lambda pair: tried[pair])
-            remark(f"{style}: validation NLPD {tried[best]:.3f} with gamma {best[0]:g}, beta {best[1]:g}")
-            protocol = replace(protocol, epig=replace(options, gamma=best[0], beta=best[1]))
-        run = Adaptation(vlm, task, protocol, out / style)
-        found[style] = run.run()
-        answers[style] = run.before_and_after(found[style])
+            remark(f"{name}: validation NLPD {tried[best]:.3f} with gamma {best[0]:g}, beta {best[1]:g}")
+            chosen = replace(protocol, epig=replace(options, gamma=best[0], beta=best[1]))
+            run = Adaptation(vlm, task, chosen, out / name)
+        found[name], counts[name] = run.run(), len(task.classes)
+        answers[name] = run.before_and_after(found[name])
     command = shlex.join(["bayesvlm", *sys.argv[1:]])
-    page = write_adaptation(found, answers, len(task.classes), out / "report.html", model, command)
+    page = write_adaptation(found, answers, counts, out / "report.html", posterior, command)
     result = {
-        "model": model,
+        "model": posterior,
         "targets": {
             style: [{"strategy": r.strategy, "seed": r.seed, "points": dict(r.points)} for r in runs]
             for style, runs in found.items()
@@ -108,6 +130,51 @@ def adapt(
     for style, runs in found.items():
         text += [_curves(style, runs), *verdicts(runs)]
     emit(result, [*text, f"runs and pictures are in {out}; the page is {page}"], as_json)
+
+
+@dataclass(frozen=True)
+class _Tasks:
+    targets: tuple[str, ...]
+    budgets: tuple[int, ...]
+    make: Callable[[Encoder, str], Task]
+
+
+def _tasks(
+    domains: str,
+    target: list[str] | None,
+    classes: str | None,
+    root: Path | None,
+    template: str | None,
+    strict: bool,
+) -> _Tasks:
+    """What was asked for, checked before anything is loaded."""
+    from bayesvlm.core.errors import BayesVLMError, check_choice
+    from bayesvlm.experiments.adaptation import BUDGETS
+    from bayesvlm.experiments.domains import domain_task, find_domains
+    from bayesvlm.experiments.styles import KINDS, STYLES, world_task
+    from bayesvlm.world import GROUPS
+
+    if domains != WORLD:
+        if classes is not None:
+            raise BayesVLMError(f"--classes is for the world's; {domains} has its own.")
+        known = find_domains(domains)
+        options: dict[str, Any] = {"root": root, "template": template, "strict": strict}
+        asked = _asked(target, known.targets, tuple(known.sets))
+        return _Tasks(asked, known.budgets, lambda encoder, name: domain_task(encoder, known, name, **options))
+    if template is not None:
+        raise BayesVLMError("--template is for sets of photos; the world's prompts are the names alone.")
+    wanted = classes or KINDS
+    check_choice("--classes", wanted, (KINDS, *GROUPS))
+    asked = _asked(target, ("openmoji-black",), STYLES)
+    return _Tasks(asked, BUDGETS, lambda encoder, name: world_task(encoder, name, wanted))
+
+
+def _asked(target: list[str] | None, usual: tuple[str, ...], all_targets: tuple[str, ...]) -> tuple[str, ...]:
+    from bayesvlm.core.errors import check_choice
+
+    for name in target or ():
+        check_choice("--target", name, all_targets)
+    return tuple(dict.fromkeys(target or usual))
 
 
 def _budgets(listed: str) -> tuple[int, ...]:

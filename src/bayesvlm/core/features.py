@@ -59,6 +59,24 @@ class Features:
         residual = None if self.residual is None else self.residual.to(*args, **kwargs)
         return Features(self.activations.to(*args, **kwargs), residual)
 
+    def pooled(self, group: Tensor, count: int) -> Features:  # [N] -> [count]
+        """The mean of the rows of each group: prompts that stand for one class, as one.
+
+        A projection is linear, so the embedding of the mean is the mean of the embeddings.
+
+        Args:
+            group: which of the `count` groups each row belongs to, [N].
+        """
+        group = group.to(self.activations.device)
+        sizes = torch.bincount(group, minlength=count)
+        if len(sizes) > count or not bool(sizes.all()):
+            raise BayesVLMError(f"The rows belong to groups of sizes {sizes.tolist()}; {count} are needed, none empty.")
+
+        def mean(rows: Tensor) -> Tensor:
+            return rows.new_zeros(count, rows.shape[1]).index_add_(0, group, rows) / sizes[:, None]
+
+        return Features(mean(self.activations), None if self.residual is None else mean(self.residual))
+
     @staticmethod
     def concatenate(parts: Sequence[Features]) -> Features:
         """Stack batches of features of the same tower."""

@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
@@ -30,7 +30,7 @@ from bayesvlm.evaluation import Estimate, Outcomes, accuracy, balanced_accuracy,
 from bayesvlm.progress import progress_bar
 from bayesvlm.vlm import BayesVLM
 
-SCHEMA = 1
+SCHEMA = 2
 BUDGETS = (10, 25, 50, 75, 100, 150, 200)
 GAMMAS, BETAS = (1e-5, 1e-4, 1e-3, 1e-2), (1.0, 10.0, 100.0, 1000.0)
 
@@ -50,6 +50,12 @@ class Labelled:
 
     def __len__(self) -> int:
         return len(self.features)
+
+    @staticmethod
+    def concatenate(parts: Sequence[Labelled]) -> Labelled:
+        """One after the other."""
+        features = Features.concatenate([part.features for part in parts])
+        return Labelled(features, torch.cat([part.labels for part in parts]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +112,8 @@ class Run:
     Args:
         picks: indices into the pool, in order.
         points: budget -> scores on the target after fine-tuning on that many; 0 is the model as it came. Figures are of
-            the Bayesian prediction; `plain_nlpd` is that of the mean weights alone.
+            the Bayesian prediction; `plain_nlpd` is that of the mean weights alone, `validation_nlpd` is not of the
+            target.
         domains: how many of the picks come from where.
     """
 
@@ -150,15 +157,15 @@ class Adaptation:
         return runs
 
     def search(self, budget: int = 50, seed: int = 0, progress: bool | None = None) -> dict[tuple[float, float], float]:
-        """Validation NLPD after EPIG with every gamma and beta of the paper's grid."""
+        """Validation NLPD after EPIG with every gamma and beta of the paper's grid; kept as other runs are."""
         found = {}
         pairs = list(product(GAMMAS, BETAS))
         with progress_bar("searching gamma and beta", total=len(pairs), unit="pairs", show=progress) as advance:
             for gamma, beta in pairs:
-                options = Epig(**{**asdict(self.protocol.epig), "gamma": gamma, "beta": beta})
-                picks = self._choose("epig", seed, budget, options)[0]
-                adapted = self._finetune(picks, seed)
-                found[gamma, beta] = self._scores(adapted, self.task.validation)["nlpd"]
+                options = replace(self.protocol.epig, gamma=gamma, beta=beta)
+                protocol = replace(self.protocol, strategies=("epig",), budgets=(budget,), seeds=(seed,), epig=options)
+                (run,) = Adaptation(self.vlm, self.task, protocol, self.out).run(progress=False)
+                found[gamma, beta] = run.points[budget]["validation_nlpd"]
                 advance(1)
         return found
 
@@ -180,9 +187,9 @@ class Adaptation:
 
     def _run(self, strategy: Strategy, seed: int) -> Run:
         picks, seconds = self._choose(strategy, seed, max(self.protocol.budgets), self.protocol.epig)
-        points = {0: self._scores(self.vlm, self.task.target)}
+        points = {0: self._scores(self.vlm)}
         for budget in self.protocol.budgets:
-            points[budget] = self._scores(self._finetune(picks[:budget], seed), self.task.target)
+            points[budget] = self._scores(self._finetune(picks[:budget], seed))
         domains = Counter(self.task.domains[pick] for pick in picks) if self.task.domains else {}
         return Run(strategy, seed, picks, points, dict(domains), seconds)
 
@@ -220,15 +227,17 @@ class Adaptation:
             weight_decay=protocol.weight_decay,
         )
 
-    def _scores(self, vlm: BayesVLM, data: Labelled) -> dict[str, float]:
-        probs = vlm.classify(data.features, self.task.classes).probs.cpu()
-        plain = vlm.plain(data.features, self.task.classes).cpu()
+    def _scores(self, vlm: BayesVLM) -> dict[str, float]:
+        target, held, classes = self.task.target, self.task.validation, self.task.classes
+        probs = vlm.classify(target.features, classes).probs.cpu()
+        plain = vlm.plain(target.features, classes).cpu()
         return {
-            "balanced_accuracy": float(balanced_accuracy(probs, data.labels)),
-            "accuracy": accuracy(probs, data.labels).value,
-            "nlpd": nlpd(probs, data.labels).value,
-            "ece": float(ece(probs, data.labels)),
-            "plain_nlpd": nlpd(plain, data.labels).value,
+            "balanced_accuracy": float(balanced_accuracy(probs, target.labels)),
+            "accuracy": accuracy(probs, target.labels).value,
+            "nlpd": nlpd(probs, target.labels).value,
+            "ece": float(ece(probs, target.labels)),
+            "plain_nlpd": nlpd(plain, target.labels).value,
+            "validation_nlpd": nlpd(vlm.classify(held.features, classes).probs.cpu(), held.labels).value,
         }
 
     # Keeping runs ----------------------------------------------------------------------------------------------------

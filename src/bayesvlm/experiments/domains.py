@@ -1,76 +1,119 @@
-"""Tasks for active learning: one class list, a pool of mixed domains, a target of one of them."""
+"""Labelled sets that show the same classes in different ways, as domains: the paper's, and your own folders."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
 import torch
+from torch import Tensor
 
-from bayesvlm.core.errors import check_choice
-from bayesvlm.core.features import Features
-from bayesvlm.experiments.adaptation import Labelled, Task
-from bayesvlm.experiments.encoding import Encoder
-from bayesvlm.world import Split, load
+from bayesvlm.core.errors import BayesVLMError, check_choice
+from bayesvlm.experiments.adaptation import BUDGETS, Labelled, Task
+from bayesvlm.experiments.encoding import EncodedSet, Encoder
+from bayesvlm.experiments.sets import open_set, prompts
 
-STYLES = ("emojione-colour", "emojione-black", "openmoji-colour", "openmoji-black", "fluent-high-contrast")
-"""The drawing styles of the world that no model was trained on: its domains."""
-
-HELD_BACK = 5  # one pool concept in so many is for validation
+PARTS = {"target": (0,), "validation": (1,), "pool": (2, 3, 4)}
+"""Fifths of a domain, by a hash of the image's key: these sets come without a split of their own."""
 
 
-def world_task(encoder: Encoder, target: str, group: str) -> Task:
-    """The world's styles as domains: get better at one of them, for the classes of one Unicode group.
-
-    The target is one half of a style. The pool is everything else: the other half of the style and of its family (the
-    same outlines in other colours), the other unseen styles whole, the training drawings. A fifth of the concepts, in
-    all unseen styles, is taken from it for validation.
+@dataclass(frozen=True)
+class Domains:
+    """Sets of the same classes.
 
     Args:
-        target: one of `STYLES`.
-        group: one of `world.GROUPS`.
+        name: what they are together.
+        sets: domain -> what `open_set` opens; the pool has images of all of them.
+        targets: the domains to get better at, where none is named.
+        budgets: numbers of labels.
     """
-    check_choice("target", target, STYLES)
 
-    def choose(split: Split) -> Split:
-        same = split.name.partition("-")[0] == target.partition("-")[0]
-        return (split.half("pool") if same else split).group(group)
-
-    parts = [_Part(encoder, load(style), choose) for style in STYLES]
-    known = _Part(encoder, load("train"), lambda split: split.group(group))
-    aimed = _Part(encoder, load(target), lambda split: split.half("target").group(group))
-    pool = [part.rows(lambda key: not _held_back(key)) for part in parts] + [known.rows()]
-    held_back = [part.rows(_held_back) for part in parts]
-    domains = [style for part, style in zip(pool, (*STYLES, "train"), strict=True) for _ in range(len(part))]
-    return Task(
-        f"{target}/{group}",
-        _joined(pool),
-        aimed.rows(),
-        _joined(held_back),
-        encoder.texts([str(name) for name in aimed.chosen.classes]),
-        tuple(domains),
-    )
+    name: str
+    sets: Mapping[str, str]
+    targets: tuple[str, ...]
+    budgets: tuple[int, ...] = BUDGETS
 
 
-class _Part:
-    """Some images of a split, their features taken from those of the whole, which other commands use too."""
-
-    def __init__(self, encoder: Encoder, whole: Split, choose: Callable[[Split], Split]) -> None:
-        self.chosen = choose(whole)
-        encoded = encoder.images(whole)
-        place = {key: row for row, key in enumerate(encoded.keys)}
-        self.features = encoded.features[[place[key] for key in self.chosen.keys]]
-
-    def rows(self, keep: Callable[[str], bool] = lambda key: True) -> Labelled:
-        kept = [row for row, key in enumerate(self.chosen.keys) if keep(key)]
-        return Labelled(self.features[kept], torch.tensor(self.chosen.labels)[kept])
-
-
-def _held_back(key: str) -> bool:
-    """By the concept alone, so that all drawings of it go the same way."""
-    concept = key.partition("_")[2]
-    return int.from_bytes(hashlib.sha256(concept.encode()).digest()[:4]) % HELD_BACK == 0
+COLLECTIONS = {
+    "officehome": Domains(
+        "officehome",
+        {name: f"officehome:{name}" for name in ("Art", "Clipart", "Product", "RealWorld")},
+        ("Art", "Clipart", "Product"),
+    ),
+    "imagenet-variants": Domains(
+        "imagenet-variants", {"R": "imagenet-r", "Sketch": "imagenet-sketch"}, ("R", "Sketch"), (*BUDGETS, 500)
+    ),
+}
+"""The paper's."""
 
 
-def _joined(parts: list[Labelled]) -> Labelled:
-    return Labelled(Features.concatenate([part.features for part in parts]), torch.cat([part.labels for part in parts]))
+def find_domains(name: str) -> Domains:
+    """One of `COLLECTIONS`, or a folder whose subfolders are domains with class folders of images."""
+    if name in COLLECTIONS:
+        return COLLECTIONS[name]
+    folder = Path(name).expanduser()
+    if not folder.is_dir():
+        known = ", ".join(COLLECTIONS)
+        raise BayesVLMError(f"{name!r} is neither one of world, {known} nor a folder of domains; give one of these.")
+    inside = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    if len(inside) < 2:
+        raise BayesVLMError(
+            f"{name} has {len(inside)} subfolders; two domains or more are needed, each with class folders of images."
+        )
+    paths = {path.name: path.as_posix() if path.is_absolute() else f"./{path.as_posix()}" for path in inside}
+    return Domains(folder.resolve().name, paths, tuple(paths))
+
+
+def domain_task(
+    encoder: Encoder,
+    domains: Domains,
+    target: str,
+    *,
+    root: str | Path | None = None,
+    template: str | None = None,
+    strict: bool = False,
+) -> Task:
+    """Get better at one of the domains, with labels from all of them.
+
+    A fifth of the target's domain is the target, a fifth of it is for validation; the pool is three fifths of every
+    domain, less what shows none of the target's classes.
+
+    Args:
+        target: one of the domains.
+        root: the folder of the known data sets; see `open_labelled`.
+        template: a prompt with {c} for the class; None takes the set's own.
+        strict: stop at the first image that cannot be read.
+    """
+    check_choice("target", target, tuple(domains.sets))
+    opened = {name: open_set(of, root=root, template=template, strict=strict) for name, of in domains.sets.items()}
+    encoded = {name: encoder.images(data) for name, data in opened.items()}
+    classes = opened[target].classes
+    place = {name: index for index, name in enumerate(classes)}
+    pool, origins = [], []
+    for name, data in opened.items():
+        known = torch.tensor([place.get(label, -1) for label in data.classes])
+        chosen = _part(encoded[name], "pool", known)
+        pool.append(chosen)
+        origins += [name] * len(chosen)
+    same = torch.arange(len(classes))
+    aimed, held = (_part(encoded[target], part, same) for part in ("target", "validation"))
+    if not (len(aimed) and len(held)):
+        raise BayesVLMError(
+            f"The domain {target!r} has {len(encoded[target].keys)} images, of which {len(aimed)} fall to the target "
+            f"and {len(held)} to validation; both need some, so give a larger one."
+        )
+    texts = encoder.texts(prompts(opened[target], template))
+    return Task(f"{domains.name}/{target}", Labelled.concatenate(pool), aimed, held, texts, tuple(origins))
+
+
+def _part(data: EncodedSet, part: str, place: Tensor) -> Labelled:
+    """The images of a part, with `place[label]` for their labels; those with -1 are left out."""
+    labels = place[data.labels]
+    inside = [row for row, key in enumerate(data.keys) if _fifth(key) in PARTS[part] and labels[row] >= 0]
+    return Labelled(data.features[inside], labels[inside])
+
+
+def _fifth(key: str) -> int:
+    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:4]) % 5

@@ -29,7 +29,7 @@ JUDGED_AT = (50, 100, 200)
 def write_adaptation(
     runs: Mapping[str, Sequence[Run]],
     answers: Mapping[str, Mapping[str, Outcomes]],
-    classes: int,
+    classes: Mapping[str, int],
     path: str | Path,
     model: str,
     command: str = "",
@@ -39,11 +39,11 @@ def write_adaptation(
     Args:
         runs: task -> its runs.
         answers: task -> "before" and "after" -> the answers on the target.
-        classes: how many there are to choose from.
+        classes: task -> how many there are to choose from.
     """
     shown = {
         task: {
-            name: Answers(found.entropy, -(-found.nll).expm1(), found.correct.double(), classes)
+            name: Answers(found.entropy, -(-found.nll).expm1(), found.correct.double(), classes[task])
             for name, found in of.items()
         }
         for task, of in answers.items()

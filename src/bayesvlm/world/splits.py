@@ -41,7 +41,7 @@ GROUPS = (
     "objects",
     "symbols",
 )
-"""Unicode's groups: sub-tasks with the classes of one of them."""
+"""Unicode's groups: the kinds of things there are, and sub-tasks with the classes of one of them."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +119,13 @@ class Split:
         labels, classes = (place[label] for label in part.labels), (self.classes[index] for index in inside)
         return replace(part, labels=tuple(labels), classes=tuple(classes))
 
+    def kinds(self) -> Split:
+        """The same images with the eight groups as classes."""
+        place = [GROUPS.index(group_of(name)) for name in self.classes]
+        return replace(
+            self, name=f"{self.name}/kinds", labels=tuple(place[label] for label in self.labels), classes=GROUPS
+        )
+
     def _rows(self, name: str, rows: Sequence[int]) -> Split:
         return Split(
             name,
@@ -150,6 +157,13 @@ def load(split: str) -> Split:
         tuple(sample.caption or "" for sample in samples),
         shards.classes[first:last],
     )
+
+
+def group_of(concept: str) -> str:
+    """The Unicode group of a class name."""
+    if concept not in _groups():
+        raise BayesVLMError(f"There is no concept {concept!r} in the world; the classes of its splits are.")
+    return _groups()[concept]
 
 
 @cache

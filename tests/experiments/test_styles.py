@@ -1,0 +1,71 @@
+"""The world's styles as domains: what is in the pool, the target and the validation set, and what they share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from bayesvlm import BayesVLM, BayesVLMError, world
+from bayesvlm.data.cache import FeatureCache
+from bayesvlm.experiments import styles
+from bayesvlm.experiments.encoding import Encoder
+from bayesvlm.experiments.styles import STYLES, world_task
+from experiments.thinned import GROUP, thinned
+
+
+@pytest.fixture(scope="module")
+def vlm() -> BayesVLM:
+    return BayesVLM.from_pretrained("emoji-clip", device="cpu")
+
+
+def test_a_task_of_the_world_in_small(vlm: BayesVLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(styles, "load", thinned)
+    task = world_task(Encoder(vlm, FeatureCache(tmp_path)), "openmoji-black", GROUP)
+    aimed = thinned("openmoji-black").half("target")
+    assert task.name == f"openmoji-black/{GROUP}"
+    assert task.target.labels.tolist() == list(aimed.labels)
+    expected = vlm.image_features(list(aimed.images)).activations
+    assert torch.allclose(task.target.features.activations, expected, atol=1e-4)
+    assert len(task.classes) == len(aimed.classes)
+    pools = [thinned(style) for style in STYLES if not style.startswith("openmoji")]
+    pools += [thinned(style).half("pool") for style in ("openmoji-colour", "openmoji-black")]
+    assert len(task.pool) + len(task.validation) == sum(map(len, pools)) + len(thinned("train"))
+    assert set(task.domains) == {*STYLES, "train"}
+    assert len(task.domains) == len(task.pool)
+    held, kept = set(task.validation.labels.tolist()), task.pool.labels
+    new = [label for label, domain in zip(kept.tolist(), task.domains, strict=True) if domain != "train"]
+    assert not held & set(new), "a concept is in one of them only, but for its training drawings"
+
+
+def test_kinds_are_groups_of_concepts(vlm: BayesVLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    split = world.load("openmoji-black").half("target")
+    kinds = split.kinds()
+    assert kinds.classes == world.GROUPS
+    assert kinds.images == split.images
+    for group in world.GROUPS:
+        inside = set(split.group(group).keys)
+        named = {key for key, label in zip(kinds.keys, kinds.labels, strict=True) if kinds.classes[label] == group}
+        assert named == inside
+    texts = styles._kinds(Encoder(vlm))
+    names = world.load("train").group("food-drink").classes
+    expected = vlm.text.embed(vlm.text_features(list(names))).mean(dim=0)
+    found = vlm.text.embed(texts)[world.GROUPS.index("food-drink")]
+    assert torch.allclose(found, expected, atol=1e-4), "the embedding of the mean is the mean of the embeddings"
+    with pytest.raises(BayesVLMError, match="There is no concept 'unicorn horn'"):
+        world.group_of("unicorn horn")
+
+
+def test_the_whole_world_s_halves_share_no_concept() -> None:
+    for style in STYLES:
+        split = world.load(style)
+        pool, target = (set(split.half(half).labels) for half in ("pool", "target"))
+        assert not pool & target
+        held = {styles._held_back(key) for key in split.half("pool").keys}
+        assert held == {True, False}
+
+
+def test_a_style_that_was_trained_on_is_no_target(vlm: BayesVLM) -> None:
+    with pytest.raises(BayesVLMError, match="target='noto' is not known; use 'emojione-colour' or"):
+        world_task(Encoder(vlm), "noto", GROUP)
