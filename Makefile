@@ -38,6 +38,7 @@ bench: $(VENV)/.installed  ## speed, ours and the textbook form side by side
 	@$(VENV)/bin/python benchmarks/predict.py
 	@$(VENV)/bin/python benchmarks/encode.py
 	@$(VENV)/bin/python benchmarks/evaluate.py
+	@$(VENV)/bin/python benchmarks/epig.py
 
 docs: $(VENV)/.installed  ## draw the figures of docs/ anew
 	@$(VENV)/bin/python docs/figures/approximation.py

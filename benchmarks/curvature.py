@@ -9,11 +9,9 @@ Both are linear in the number of rows, so the slow one is timed on fewer rows an
 
 from __future__ import annotations
 
-import resource
-
 import torch
 from embeddings import clip_like
-from report import arguments, keep, machine, median_seconds
+from report import arguments, keep, machine, median_seconds, peak_extra_mib
 from torch import Tensor
 
 from bayesvlm.core.curvature import infonce_curvature
@@ -58,7 +56,12 @@ def main() -> None:
     figures = {"machine": machine(device), "d": options.d, "K": options.targets, "rows": rows, "ours": {}}
     print(f"d = {options.d}, K = {options.targets}, ours on {rows} rows, per sample on {slow_rows}; {machine(device)}")
 
-    peaks = {precision: peak_extra_memory(source, target, precision, cuda) for precision in precisions}
+    peaks = {
+        precision: peak_extra_mib(
+            lambda kind=precision: infonce_curvature(source, target, SCALE, precision=kind), options.device
+        )
+        for precision in precisions
+    }
     reference = infonce_curvature(source[:checked_rows].double(), target.double(), SCALE)
     dense = per_sample(source[:checked_rows].double(), target.double())
     print(f"float64, ours against per sample: relative error {relative_error(reference, dense):.1e}")
@@ -87,19 +90,6 @@ def main() -> None:
             f"eigenvalue ratio {line['smallest_over_largest_eigenvalue']:.1e}"
         )
     keep(figures, options.out)
-
-
-def peak_extra_memory(source: Tensor, target: Tensor, precision: str, cuda: bool) -> float:
-    """MiB beyond inputs: the allocator's peak on a GPU, the process's high-water mark elsewhere."""
-    if cuda:
-        infonce_curvature(source[:8], target, SCALE, precision=precision)
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        infonce_curvature(source, target, SCALE, precision=precision)
-        return (torch.cuda.max_memory_allocated() - before) / 2**20
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    infonce_curvature(source, target, SCALE, precision=precision)
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**10
 
 
 if __name__ == "__main__":

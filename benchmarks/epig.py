@@ -9,16 +9,15 @@ probable for every image, where ours can leave nothing out.
 from __future__ import annotations
 
 import math
-import resource
 
 import torch
-from report import arguments, keep, machine, median_seconds
+from report import arguments, keep, machine, median_seconds, peak_extra_mib
 from torch import Tensor
 
 from bayesvlm import BayesVLM, Features
 from bayesvlm.active import Epig, rank
 from bayesvlm.active.acquisition import epig
-from bayesvlm.active.selection import drawn_probabilities
+from bayesvlm.active.selection import Selection, drawn_probabilities
 from bayesvlm.core.predict import entropy
 
 SCALE = 100.0
@@ -74,33 +73,39 @@ def main() -> None:
         gap = float((epig(pool, target) - direct(pool, target)).abs().max())
         runs = {"direct": lambda p=pool, t=target: direct(p, t), "ours": lambda p=pool, t=target: epig(p, t)}
         seconds = median_seconds(runs, options.device, options.repeats)
+        peaks = {form: peak_extra_mib(run, options.device) for form, run in runs.items()}
         ratio = seconds["direct"] / seconds["ours"]
         largest = float(epig(pool, target).max())
         print(
             f"  {name:<22} direct {seconds['direct']:6.2f} s   ours {seconds['ours']:6.2f} s   {ratio:5.1f}x   "
-            f"largest difference {gap:.1e} of scores up to {largest:.3f}"
+            f"largest difference {gap:.1e} of scores up to {largest:.3f}; at its peak ours takes "
+            f"{peaks['ours']:.0f} MiB, the direct form, {CHUNK} pool items at a time, {peaks['direct']:.0f}"
         )
-        measured[name] = {"seconds": seconds, "ratio": ratio, "difference": gap, "largest_score": largest}
+        measured[name] = {
+            "seconds": seconds,
+            "ratio": ratio,
+            "difference": gap,
+            "largest_score": largest,
+            "peak_mib": peaks,
+        }
     pool, target = images[: options.pool], images[options.pool :]
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    chosen = rank(
-        vlm,
-        pool,
-        target,
-        classes,
-        "epig",
-        options.steps,
-        labels[: options.pool],
-        draws=options.draws,
-        options=Epig(candidates=options.pool),
-        progress=False,
-    )
-    total = sum(chosen.seconds.values())
-    split = ", ".join(f"{name} {taken:.1f} s ({taken / total:.0%})" for name, taken in chosen.seconds.items())
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    print(f"  {options.steps} steps with 150 targets each: {total:.1f} s: {split}; peak memory grew by {grown:.0f} MiB")
+    loops: list[Selection] = []
+
+    def loop() -> None:
+        asked = Epig(candidates=options.pool)
+        known = labels[: options.pool]
+        loops.append(rank(vlm, pool, target, classes, "epig", options.steps, known, draws=options.draws, options=asked))
+
+    peak = peak_extra_mib(loop, options.device)
+    taken = loops[0].seconds
+    total = sum(taken.values())
+    split = ", ".join(f"{name} {each:.1f} s ({each / total:.0%})" for name, each in taken.items())
+    print(f"  {options.steps} steps with 150 targets each: {total:.1f} s: {split}; at its peak {peak:.0f} MiB")
     sizes = {name: getattr(options, name) for name in ("pool", "target", "classes", "draws", "p", "d", "steps")}
-    keep({"machine": machine(options.device), **sizes, "step": measured, "loop_seconds": chosen.seconds}, options.out)
+    keep(
+        {"machine": machine(options.device), **sizes, "step": measured, "loop_seconds": taken, "loop_mib": peak},
+        options.out,
+    )
 
 
 if __name__ == "__main__":

@@ -126,7 +126,7 @@ class BayesVLM:
                 )
             return cls._from_adapter(load_adapter(str(name), device=target, dtype=dtype, revision=revision))
         saved = SavedPosterior.load(folder)
-        if model is None and saved.projections is not None:
+        if model is None and saved.projections is not None and saved.config.model is None:
             projections = {tower: saved.projections[tower].to(target) for tower in TOWERS}
             config = saved.config
             scale = cast(float, config.logit_scale)
@@ -168,11 +168,15 @@ class BayesVLM:
         return cls(adapter.image, adapter.text, adapter.logit_scale, adapter.logit_bias, adapter.loss, adapter=adapter)
 
     def with_posterior(self, saved: SavedPosterior) -> BayesVLM:
-        """This model with a saved posterior, which must be for these very weights."""
+        """This model with a saved posterior, which must be for these very weights.
+
+        That of a fine-tuned model must be for the weights it was fine-tuned from, and brings its own projections.
+        """
         name = self.adapter.name if self.adapter else "these projections"
         config = saved.config
-        if config.weights is not None:
-            check_weights(config.weights, config.model, self.image, self.text, name)
+        expected = config.encoder_weights or config.weights
+        if expected is not None:
+            check_weights(expected, config.model, self.image, self.text, name)
         for entry in ("loss", "logit_scale", "logit_bias"):
             had, have = getattr(config, entry), getattr(self, entry)
             if had is not None and had != have:
@@ -188,7 +192,12 @@ class BayesVLM:
             link=config.link,
         )
         factors = {tower: saved.factors[tower].to(self.device) for tower in TOWERS}
-        vlm = self._copy(factors=factors, settings=settings, normalise=config.normalise, provenance=config.provenance)
+        tuned: dict[str, Any] = {}
+        if config.encoder_weights is not None and saved.projections is not None:
+            tuned = {tower: projection.to(self.image.weight) for tower, projection in saved.projections.items()}
+            check_weights(config.weights or {}, config.model, tuned["image"], tuned["text"], "projections.safetensors")
+        kept = {"normalise": config.normalise, "provenance": config.provenance}
+        vlm = self._copy(factors=factors, settings=settings, **kept, **tuned)
         _ = vlm.posterior  # shapes are checked here, not at the first prediction
         return vlm
 
@@ -513,13 +522,8 @@ class BayesVLM:
 
     def saved(self, model: str | None = None) -> SavedPosterior:
         """The posterior as it is kept on disk; `model` overrides the id or folder recorded for the encoder."""
-        if self.adapter is not None and not torch.equal(
-            self.image.augmented, self.adapter.image.to(self.image.weight).augmented
-        ):
-            raise BayesVLMError(
-                f"The image projection is no longer that of {self.adapter.name} (it was fine-tuned), and a saved "
-                "posterior does not hold projections; keep the labels, and fine-tune again."
-            )
+        own = None if self.adapter is None else self.adapter.image.to(self.image.weight)
+        tuned = own is not None and not torch.equal(self.image.augmented, own.augmented)
         source: LamSource = "evidence" if self.settings.lam is None else "given"
         config = PosteriorConfig(
             loss=self.loss,
@@ -537,15 +541,18 @@ class BayesVLM:
             bias={tower: getattr(self, tower).bias is not None for tower in TOWERS},
             model=model or (_lasting(self.adapter.name) if self.adapter else None),
             revision=self.adapter.revision if self.adapter and not model else None,
+            encoder_weights=weight_hashes(own, self.text) if own is not None and tuned else None,
             provenance=self.provenance,
         )
         projections: dict[Tower, Projection] | None = None
-        if self.adapter is None:
+        if self.adapter is None or tuned:
             projections = {"image": self.image, "text": self.text}
         return SavedPosterior(self.factors, config, projections)
 
     def save_pretrained(self, folder: str | Path, *, model: str | None = None) -> Path:
         """Save the posterior (not the encoder) as a folder that `from_pretrained` loads.
+
+        Of a fine-tuned model the projections are saved too; the rest of the encoder is that of the model it came from.
 
         Args:
             folder: made if need be; files of an earlier save are replaced.

@@ -127,10 +127,22 @@ def test_of_siglip_a_labelled_image_weighs_what_a_pair_weighs(classes: Features)
     assert 0.2 < float(added.trace()) / 30 / per_pair < 5
 
 
-def test_a_fine_tuned_model_is_not_saved_as_if_it_were_not(tmp_path: Path) -> None:
+def test_a_fine_tuned_model_is_saved_with_its_projection(tmp_path: Path) -> None:
     vlm = BayesVLM.from_pretrained("emoji-clip", device="cpu")
     images = Features(normal(6, 256, seed=0).float())
-    adapted = finetune(vlm, images, [0, 1, 0, 1, 0, 1], vlm.text_features(["cat", "dog"]), epochs=1)
-    with pytest.raises(BayesVLMError, match="it was fine-tuned"):
-        adapted.save_pretrained(tmp_path / "adapted")
-    vlm.save_pretrained(tmp_path / "as-it-came")
+    classes = vlm.text_features(["cat", "dog"])
+    adapted = finetune(vlm, images, [0, 1, 0, 1, 0, 1], classes, epochs=3, lr=1e-2)
+    again = BayesVLM.from_pretrained(adapted.save_pretrained(tmp_path / "adapted"), device="cpu")
+    assert torch.equal(again.image.weight, adapted.image.weight)
+    assert torch.equal(again.classify(images, classes).probs, adapted.classify(images, classes).probs)
+    assert not torch.allclose(again.plain(images, classes), vlm.plain(images, classes))
+    assert again.adapter is not None, "it encodes images too"
+    once_more = BayesVLM.from_pretrained(again.save_pretrained(tmp_path / "again"), device="cpu")
+    assert torch.equal(once_more.image.weight, adapted.image.weight)
+    with pytest.raises(BayesVLMError, match="estimated for other weights"):
+        BayesVLM.from_pretrained(tmp_path / "adapted", model="emoji-clip-colour", device="cpu")
+    vlm.save_pretrained(tmp_path / "adapted")
+    assert torch.equal(BayesVLM.from_pretrained(tmp_path / "adapted", device="cpu").image.weight, vlm.image.weight)
+    (tmp_path / "again/projections.safetensors").unlink()
+    with pytest.raises(BayesVLMError, match=r"after it was fine-tuned, and .*projections.safetensors is missing"):
+        BayesVLM.from_pretrained(tmp_path / "again", device="cpu")

@@ -5,7 +5,7 @@ A saved posterior is a folder:
     posterior.safetensors    A and B of both towers, float64, symmetric, plain sums (so that runs add), with their n
     config.json              schema, model id and revision, hash of the projections, loss, tau, lam, provenance
     README.md                a model card with the posterior's own numbers
-    projections.safetensors  only for models given as projections: the weights themselves
+    projections.safetensors  only where they are not a named model's: given by hand, or fine-tuned
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ _CHOICES = {"loss": Loss, "lam_source": LamSource, "structure": Structure, "cova
 _KINDS: dict[str, Any] = {
     "logit_scale": (int, float), "logit_bias": (int, float), "normalise": str, "weights": dict,
     "weight_norm_squared": dict, "bias": dict, "model": str, "revision": str, "provenance": dict, "tensors_sha256": str,
+    "encoder_weights": dict,
 }  # fmt: skip
 _ALIKE = (
     "weights", "loss", "logit_scale", "logit_bias", "normalise", "tau", "structure", "covariance", "link", "lam_source",
@@ -64,12 +65,13 @@ class PosteriorConfig:
     bias: dict[str, bool] | None = None
     model: str | None = None
     revision: str | None = None
+    encoder_weights: dict[str, str] | None = None  # of a fine-tuned model: hashes of the projections it came with
     provenance: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
 class SavedPosterior:
-    """A posterior as it lies on disk: factors, config and, for models given as projections, the projections."""
+    """A posterior as it lies on disk: factors, config and, where no model that is named has them, the projections."""
 
     factors: dict[Tower, KroneckerFactors]
     config: PosteriorConfig
@@ -114,6 +116,11 @@ class SavedPosterior:
                 f"{raw['tensors_sha256'][:12]}...); one was changed or a save was cut off: fit or copy it again."
             )
         projections = _load_projections(folder / PROJECTIONS) if (folder / PROJECTIONS).exists() else None
+        if projections is None and config.encoder_weights is not None:
+            raise BayesVLMError(
+                f"This posterior is of a model after it was fine-tuned, and {folder / PROJECTIONS} is missing; copy "
+                "the whole folder."
+            )
         return cls(factors, config, projections)
 
     def merge(self, *others: SavedPosterior) -> SavedPosterior:
@@ -231,6 +238,7 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 def _config_from(raw: Mapping[str, Any], path: Path) -> PosteriorConfig:
     """The configuration in `raw`, every entry present and possible."""
+    raw = {"encoder_weights": None, **raw}  # posteriors saved by 0.1 before there were fine-tuned models
     names = PosteriorConfig.__dataclass_fields__
     missing = [name for name in (*names, "pairs", "tensors_sha256") if name not in raw]
     if missing:
@@ -248,8 +256,11 @@ def _config_from(raw: Mapping[str, Any], path: Path) -> PosteriorConfig:
                 raise BayesVLMError(
                     f"{name} is {raw[name]!r}; that is not of its kind; fit or copy the posterior again."
                 )
-        if raw["weights"] is not None and not isinstance(raw["weights"].get("float32"), str):
-            raise BayesVLMError("weights must hold the projections' hashes by dtype, float32 among them.")
+        if raw["encoder_weights"] is not None and raw["weights"] is None:
+            raise BayesVLMError("encoder_weights are there, weights are not; fit or copy the posterior again.")
+        for name in ("weights", "encoder_weights"):
+            if raw[name] is not None and not isinstance(raw[name].get("float32"), str):
+                raise BayesVLMError(f"{name} must hold the projections' hashes by dtype, float32 among them.")
     except BayesVLMError as error:
         raise BayesVLMError(f"{path}: {error}") from None
     except (KeyError, TypeError) as error:
