@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from matplotlib.figure import Figure
 from scipy.stats import t as student
 
 from bayesvlm.evaluation import Estimate, Outcomes
@@ -16,7 +17,7 @@ from bayesvlm.report.curves import learning_curves
 from bayesvlm.report.entropy import Answers, quadrants_plot
 from bayesvlm.report.page import write_page
 from bayesvlm.report.plots import Metric
-from bayesvlm.report.theme import NARROW
+from bayesvlm.report.theme import NARROW, WIDE
 
 METRICS = (
     Metric("balanced_accuracy", "Balanced accuracy (%)", "higher", percent=True),
@@ -41,14 +42,7 @@ def write_adaptation(
         answers: task -> "before" and "after" -> the answers on the target.
         classes: task -> how many there are to choose from.
     """
-    shown = {
-        task: {
-            name: Answers(found.entropy, -(-found.nll).expm1(), found.correct.double(), classes[task])
-            for name, found in of.items()
-        }
-        for task, of in answers.items()
-    }
-    sections = [section for task, of in runs.items() for section in _sections(task, of, shown.get(task, {}))]
+    sections = [Section(task, _blocks(task, of, answers.get(task), classes.get(task, 0))) for task, of in runs.items()]
     if command:
         sections.append(Section("Make it again", [Commands([(command, "runs that are there are not done again")])]))
     first = next(iter(runs.values()))
@@ -66,7 +60,8 @@ def write_adaptation(
     return write_page(Page("What is worth labelling?", lead, facts, sections), Path(path))
 
 
-def _sections(task: str, runs: Sequence[Run], answers: Mapping[str, Answers]) -> list[Section]:
+def curves_plot(runs: Sequence[Run], *, width: float = WIDE) -> Figure:
+    """The learning curves of all strategies in the metrics of the page."""
     scores = {
         metric.key: {
             strategy: {
@@ -77,28 +72,42 @@ def _sections(task: str, runs: Sequence[Run], answers: Mapping[str, Answers]) ->
         }
         for metric in METRICS
     }
+    return learning_curves(scores, METRICS, width=width)
+
+
+def quadrants(task: str, answers: Mapping[str, Outcomes], classes: int, *, width: float = WIDE) -> Figure:
+    """Error against entropy, before and after."""
+    shown = {
+        name: Answers(found.entropy, -(-found.nll).expm1(), found.correct.double(), classes)
+        for name, found in answers.items()
+    }
+    return quadrants_plot({task: shown}, width=width)
+
+
+def _blocks(
+    task: str, runs: Sequence[Run], answers: Mapping[str, Outcomes] | None, classes: int
+) -> list[Text | Plot | Table]:
     plot = Plot(
-        learning_curves(scores, METRICS),
+        curves_plot(runs),
         "Scores on the target against the number of labels. Dashed: strategies that do not look at the target.",
         "Learning curves of every strategy.",
-        learning_curves(scores, METRICS, width=NARROW),
+        curves_plot(runs, width=NARROW),
     )
     blocks: list[Text | Plot | Table] = [Text(" ".join(verdicts(runs))), plot, _table(runs)]
     if answers:
-        drawn = quadrants_plot({task: dict(answers)})
         blocks.append(
             Plot(
-                drawn,
+                quadrants(task, answers, classes),
                 "**Error against entropy** before and after, with the share of answers in each quarter. Top left: far "
                 "from right, and saying little of it.",
                 "Two-dimensional histograms of error and entropy before and after fine-tuning.",
-                quadrants_plot({task: dict(answers)}, width=NARROW),
+                quadrants(task, answers, classes, width=NARROW),
             )
         )
     origins = _origins(runs)
     if origins is not None:
         blocks.append(origins)
-    return [Section(task, blocks)]
+    return blocks
 
 
 def verdicts(runs: Sequence[Run]) -> list[str]:
