@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -18,13 +18,14 @@ Index = SupportsIndex | slice | Sequence[int] | Tensor | np.ndarray[Any, Any]
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """Activations `phi` entering a tower's last linear layer, and the residual added after it (SigLIP images).
+    """Activations `phi` entering a tower's last linear layer, and what comes with them.
 
     Always two-dimensional and finite: the constructor refuses anything else, naming the rows.
 
     Args:
         activations: [N, p], floating point; numpy arrays and nested lists are converted.
-        residual: [N, d] or None.
+        residual: [N, d], added after the layer (SigLIP images), or None.
+        log_variance: [N, d], of models that predict one (ProLIP, PCME++), whose activations are the means; or None.
 
     Example:
         >>> features = Features(torch.ones(4, 3))
@@ -34,17 +35,29 @@ class Features:
 
     activations: Tensor  # [N, p]
     residual: Tensor | None = None  # [N, d]
+    log_variance: Tensor | None = None  # [N, d]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "activations", _finite_matrix(self.activations, "activations", "[N, p]"))
-        if self.residual is None:
-            return
-        object.__setattr__(self, "residual", _finite_matrix(self.residual, "residual", "[N, d]"))
-        if len(self.residual) != len(self.activations):
-            raise BayesVLMError(
-                f"Features have {len(self.activations)} rows of activations but {len(self.residual)} of residual; "
-                "both describe the same N inputs and must have equally many rows."
-            )
+        for name in ("residual", "log_variance"):
+            given = getattr(self, name)
+            if given is None:
+                continue
+            object.__setattr__(self, name, matrix := _finite_matrix(given, name, "[N, d]"))
+            if len(matrix) != len(self.activations):
+                raise BayesVLMError(
+                    f"Features have {len(self.activations)} rows of activations but {len(matrix)} of {name}; "
+                    "both describe the same N inputs and must have equally many rows."
+                )
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What there is, by name."""
+        found = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> Features:
+        """The same change to everything."""
+        return Features(**{name: change(value) for name, value in self.tensors().items()})
 
     def __len__(self) -> int:
         return int(self.activations.shape[0])
@@ -52,12 +65,11 @@ class Features:
     def __getitem__(self, index: Index) -> Features:
         """The chosen rows, still two-dimensional: an integer gives Features of length one."""
         rows = row_index(index, len(self), self.activations.device)
-        return Features(self.activations[rows], None if self.residual is None else self.residual[rows])
+        return self.each(lambda value: value[rows])
 
     def to(self, *args: Any, **kwargs: Any) -> Features:
         """Move or cast, as `torch.Tensor.to`."""
-        residual = None if self.residual is None else self.residual.to(*args, **kwargs)
-        return Features(self.activations.to(*args, **kwargs), residual)
+        return self.each(lambda value: value.to(*args, **kwargs))
 
     def pooled(self, group: Tensor, count: int) -> Features:  # [N] -> [count]
         """The mean of the rows of each group: prompts that stand for one class, as one.
@@ -75,22 +87,26 @@ class Features:
         def mean(rows: Tensor) -> Tensor:
             return rows.new_zeros(count, rows.shape[1]).index_add_(0, group, rows) / sizes[:, None]
 
-        return Features(mean(self.activations), None if self.residual is None else mean(self.residual))
+        if self.log_variance is not None:
+            raise BayesVLMError("The mean of Gaussian embeddings is not what this is for; give one prompt a class.")
+        return self.each(mean)
 
     @staticmethod
     def concatenate(parts: Sequence[Features]) -> Features:
         """Stack batches of features of the same tower."""
         if not parts:
             raise BayesVLMError("There are no features to concatenate: the input was empty.")
-        residuals = [part.residual for part in parts if part.residual is not None]
-        if residuals and len(residuals) != len(parts):
-            raise BayesVLMError(
-                f"{len(residuals)} of {len(parts)} batches of features carry a residual; either all or none must."
-            )
+        tensors = [part.tensors() for part in parts]
+        for name in ("residual", "log_variance"):
+            have = sum(name in each for each in tensors)
+            if 0 < have < len(parts):
+                raise BayesVLMError(
+                    f"{have} of {len(parts)} batches of features carry a {name}; either all or none must."
+                )
         widths = sorted({int(part.activations.shape[1]) for part in parts})
         if len(widths) > 1:
             raise BayesVLMError(f"The features are {widths} wide; only features of one tower can be concatenated.")
-        return Features(torch.cat([part.activations for part in parts]), torch.cat(residuals) if residuals else None)
+        return Features(**{name: torch.cat([each[name] for each in tensors]) for name in tensors[0]})
 
 
 def row_index(index: Index, count: int, device: torch.device) -> slice | Tensor:

@@ -298,8 +298,7 @@ class Adaptation:
 
 
 def _named(name: str, features: Features) -> list[tuple[str, Tensor]]:
-    residual = [] if features.residual is None else [(f"{name}.residual", features.residual)]
-    return [(f"{name}.activations", features.activations), *residual]
+    return [(f"{name}.{part}", value) for part, value in features.tensors().items()]
 
 
 # What the runs say ----------------------------------------------------------------------------------------------------

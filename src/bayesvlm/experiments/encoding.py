@@ -148,11 +148,10 @@ class Encoder:
 
 
 def _tensors(features: Features) -> dict[str, Tensor]:
-    found = {"activations": features.activations, "residual": features.residual}
-    return {name: value.cpu() for name, value in found.items() if value is not None}
+    return {name: value.cpu() for name, value in features.tensors().items()}
 
 
 def _features(tensors: Mapping[str, Tensor]) -> Features:
     """From [N, p], or from [N, V, p]."""
-    activations, residual = tensors["activations"], tensors.get("residual")
-    return Features(activations.flatten(0, -2), None if residual is None else residual.flatten(0, -2))
+    named = {name: value.flatten(0, -2) for name, value in tensors.items() if name != "labels"}
+    return Features(**named)
