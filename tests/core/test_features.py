@@ -167,3 +167,17 @@ def test_prompts_of_a_class_become_their_mean(residual: bool) -> None:
         given.pooled(torch.tensor([1, 0, 1, 1, 0]), 3)
     with pytest.raises(BayesVLMError, match="1 are needed"):
         given.pooled(torch.tensor([1, 0, 1, 1, 0]), 1)
+
+
+def test_a_log_variance_goes_with_its_row() -> None:
+    given = Features(normal(4, 3, seed=0), log_variance=normal(4, 3, seed=1))
+    assert torch.equal(given[[2, 0]].log_variance, given.log_variance[[2, 0]])
+    both = Features.concatenate([given[:2], given[2:]])
+    assert torch.equal(both.log_variance, given.log_variance)
+    assert given.to(torch.float32).log_variance.dtype == torch.float32
+    with pytest.raises(BayesVLMError, match="1 of 2 batches of features carry a log_variance"):
+        Features.concatenate([given, Features(normal(4, 3, seed=0))])
+    with pytest.raises(BayesVLMError, match="4 rows of activations but 3 of log_variance"):
+        Features(normal(4, 3, seed=0), log_variance=normal(3, 3, seed=1))
+    with pytest.raises(BayesVLMError, match="give one prompt a class"):
+        given.pooled(torch.tensor([0, 0, 1, 1]), 2)

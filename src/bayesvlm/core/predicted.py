@@ -1,0 +1,58 @@
+"""Gaussian embeddings of models that predict them, a mean and a variance for every input: ProLIP, PCME++."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bayesvlm.core.embeddings import GaussianEmbeddings
+from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.core.features import Features
+
+
+@dataclass(frozen=True, eq=False)
+class PredictedVariance:
+    """What stands in the place of a posterior over the projection: the variance comes with every input.
+
+    Args:
+        like: a tensor of the dtype and on the device to compute with.
+        width: d.
+    """
+
+    like: Tensor
+    width: int
+
+    def embed(self, features: Features) -> GaussianEmbeddings:
+        """N(mean, diag exp(log variance))."""
+        mean, log_variance = self._columns(features)
+        return GaussianEmbeddings.from_variances(mean, log_variance.exp())
+
+    @property
+    def basis(self) -> Tensor:  # [d, d]
+        """The axes themselves."""
+        return torch.eye(self.width, dtype=self.like.dtype, device=self.like.device)
+
+    def drawn_embeddings(self, features: Features, draws: int, generator: torch.Generator) -> Iterator[Tensor]:
+        """Embeddings [N, d], every input with noise of its own: these models say nothing of how inputs depend."""
+        mean, log_variance = self._columns(features)
+        std = (log_variance / 2).exp()
+        for _ in range(draws):
+            noise = torch.randn(mean.shape, generator=generator, dtype=mean.dtype, device=generator.device)
+            yield mean + std * noise.to(mean.device)
+
+    def _columns(self, features: Features) -> tuple[Tensor, Tensor]:  # [N, d], [N, d]
+        if features.log_variance is None:
+            raise BayesVLMError(
+                "This model predicts variances, but the features carry none; pass Features(mean, "
+                "log_variance=...), as its encoder returns."
+            )
+        for name, found in features.tensors().items():
+            if found.shape[1] != self.width:
+                raise BayesVLMError(
+                    f"The features' {name} is {found.shape[1]} wide, the model's embedding {self.width}; they are of "
+                    "another model."
+                )
+        return features.activations.to(self.like), features.log_variance.to(self.like)
