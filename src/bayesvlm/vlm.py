@@ -36,6 +36,7 @@ from bayesvlm.core.predict import (
     probit,
     sigmoid_probit,
 )
+from bayesvlm.core.predicted import PredictedVariance
 from bayesvlm.core.projection import Projection
 from bayesvlm.core.tuning import DEFAULT_TAUS, TauGrid, search_tau
 from bayesvlm.embedded import embedded_model
@@ -43,6 +44,8 @@ from bayesvlm.fitting import estimate_factors
 from bayesvlm.models import Adapter, load_adapter, resolve_device
 from bayesvlm.progress import progress_bar
 from bayesvlm.settings import Settings
+
+Method = Literal["probcosine", "mean", "native"]
 
 
 class BayesVLM:
@@ -222,6 +225,8 @@ class BayesVLM:
             "link": link,
         }
         given = {name: value for name, value in changes.items() if value is not None}
+        if set(given) - {"link"}:
+            self._check_laplace(", ".join(sorted(set(given) - {"link"})))
         if lam == "evidence":
             given["lam"] = None
         return self._copy(settings=dataclass_replace(self.settings, **given))
@@ -268,12 +273,19 @@ class BayesVLM:
         return self.settings.tau
 
     @property
+    def predicts_variance(self) -> bool:
+        """Whether the model brings its own variances (ProLIP, PCME++): there is no posterior to fit then."""
+        return self.adapter is not None and self.adapter.predicts_variance
+
+    @property
     def fitted(self) -> bool:
-        return self._factors is not None
+        """Whether embeddings have a variance."""
+        return self._factors is not None or self.predicts_variance
 
     @property
     def factors(self) -> dict[Tower, KroneckerFactors]:
         """Kronecker factors of each tower: `.A`, `.B` (1/sqrt(n) included), `.n`."""
+        self._check_laplace("Kronecker factors")
         if self._factors is None:
             raise BayesVLMError(
                 "This model has no posterior yet; call fit(pairs) with image-text pairs, or load a saved posterior."
@@ -300,6 +312,7 @@ class BayesVLM:
     @cached_property
     def posterior(self) -> dict[Tower, Posterior]:
         """The Gaussian over each tower's projection."""
+        self._check_laplace("a posterior over its projections")
         structure, covariance = self.settings.structure, self.settings.covariance
         made: dict[Tower, Posterior] = {}
         for tower in TOWERS:
@@ -309,6 +322,18 @@ class BayesVLM:
             except BayesVLMError as error:
                 raise BayesVLMError(f"The {tower} tower: {error}") from None
         return made
+
+    def _check_laplace(self, what: str) -> None:
+        if self.predicts_variance:
+            name = self.adapter.name if self.adapter else ""
+            raise BayesVLMError(f"{name} predicts its variances itself, and has no use for {what}; classify with it.")
+
+    @cached_property
+    def _gaussian(self) -> dict[Tower, Posterior] | dict[Tower, PredictedVariance]:
+        """What gives each tower's embeddings their variance."""
+        if not self.predicts_variance:
+            return self.posterior
+        return {tower: PredictedVariance(self.image.weight, self.image.embedding_width) for tower in TOWERS}
 
     # Estimating the posterior ----------------------------------------------------------------------------------------
 
@@ -341,6 +366,7 @@ class BayesVLM:
         Returns:
             itself; tau and the other settings stay as they were, lam is left to the evidence again.
         """
+        self._check_laplace("a fit")
         estimator = FactorEstimator(
             self.image,
             self.text,
@@ -398,6 +424,7 @@ class BayesVLM:
         Returns:
             every (tau, NLPD, lam) tried; the best is set here.
         """
+        self._check_laplace("tau")
         names = class_names(classes)
         images, texts = self.image_features(inputs, progress=progress), self.text_features(classes)
         if len(texts) < 2:
@@ -428,6 +455,7 @@ class BayesVLM:
         inputs: Any,
         classes: Sequence[str] | Features,
         *,
+        method: Method = "probcosine",
         draws: int = 128,
         seed: int = 0,
         progress: bool | None = None,
@@ -437,20 +465,27 @@ class BayesVLM:
         Args:
             inputs: images or Features, [N].
             classes: names or prompts as they are to be encoded, or Features, [C].
+            method: "probcosine", by the moments of the cosine and the link of the settings; "mean", the softmax of the
+                means' scaled cosines; "native", of the score that a model with variances of its own was trained with.
             draws: parameter draws for link="mc" and for `.epistemic` / `.aleatoric` (made when first asked for). They
                 come from the posterior itself, whatever `covariance` is chosen for the analytic links.
             seed: of those draws.
         """
+        check_choice("method", method, get_args(Method))
         names = class_names(classes)
         images, texts = self.image_features(inputs, progress=progress), self.text_features(classes)
-        moments = prob_cosine(*self._embeddings(images, texts))
-        posterior = self.posterior
+        embedded = self._embeddings(images, texts)
+        moments, gaussian = prob_cosine(*embedded), self._gaussian
 
         def split() -> Any:
-            return monte_carlo(posterior["image"], images, posterior["text"], texts, self.scale, draws, seed)
+            return monte_carlo(gaussian["image"], images, gaussian["text"], texts, self.scale, draws, seed)
 
         link = self.settings.link
-        if link == "mc":
+        if method == "mean":
+            probs = self.plain(images, texts)
+        elif method == "native":
+            probs = torch.softmax(self._encoder("images").native_logits(*embedded), dim=1)
+        elif link == "mc":
             result = split()
             probs, split = result.probs, lambda: result
         else:
@@ -476,12 +511,12 @@ class BayesVLM:
     @torch.no_grad()
     def embed_images(self, inputs: Any, *, progress: bool | None = None) -> GaussianEmbeddings:
         """Gaussian embeddings of images (or their Features)."""
-        return self.posterior["image"].embed(self.image_features(inputs, progress=progress))
+        return self._gaussian["image"].embed(self.image_features(inputs, progress=progress))
 
     @torch.no_grad()
     def embed_texts(self, inputs: Any) -> GaussianEmbeddings:
         """Gaussian embeddings of texts (or their Features)."""
-        return self.posterior["text"].embed(self.text_features(inputs))
+        return self._gaussian["text"].embed(self.text_features(inputs))
 
     def image_features(self, inputs: Any, *, progress: bool | None = None) -> Features:
         """Activations of images; Features pass through."""
@@ -503,7 +538,7 @@ class BayesVLM:
         return self.adapter
 
     def _embeddings(self, images: Features, texts: Features) -> tuple[GaussianEmbeddings, GaussianEmbeddings]:
-        return self.posterior["image"].embed(images), self.posterior["text"].embed(texts)
+        return self._gaussian["image"].embed(images), self._gaussian["text"].embed(texts)
 
     @property
     def _label_link(self) -> Callable[[CosineMoments], Tensor] | None:
@@ -515,13 +550,14 @@ class BayesVLM:
 
     def _forget(self) -> None:
         """Drop what was derived from the factors and settings that are about to change."""
-        for name in ("_lam", "posterior"):
+        for name in ("_lam", "posterior", "_gaussian"):
             self.__dict__.pop(name, None)
 
     # Keeping it ------------------------------------------------------------------------------------------------------
 
     def saved(self, model: str | None = None) -> SavedPosterior:
         """The posterior as it is kept on disk; `model` overrides the id or folder recorded for the encoder."""
+        self._check_laplace("a posterior to keep")
         own = None if self.adapter is None else self.adapter.image.to(self.image.weight)
         tuned = own is not None and not torch.equal(self.image.augmented, own.augmented)
         source: LamSource = "evidence" if self.settings.lam is None else "given"
@@ -581,6 +617,8 @@ class BayesVLM:
     def __repr__(self) -> str:
         name = self.adapter.name if self.adapter else "projections"
         state = f"n={self._factors['image'].n}, {self.settings}" if self._factors else "no posterior yet"
+        if self.predicts_variance:
+            state = "variances of its own"
         return f"BayesVLM({name}, loss={self.loss}, t={self.scale:.4g}, {state})"
 
 

@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from bayesvlm.core.embeddings import GaussianEmbeddings
 from bayesvlm.core.errors import BayesVLMError, check_count
 from bayesvlm.core.estimation import Loss
 from bayesvlm.core.features import Features
@@ -24,6 +25,7 @@ class Activations(NamedTuple):
 
     entering: Tensor  # [N, p], what enters the last linear layer
     residual: Tensor | None = None  # [N, d], what the model adds to that layer's output
+    log_variance: Tensor | None = None  # [N, d], of models that predict one: what enters is the mean then
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +51,7 @@ class Adapter(ABC):
         logit_scale: the logarithm of the temperature, as CLIP and SigLIP store it: t = exp(logit_scale).
         logit_bias: what the model adds to t * cosine, or None.
         loss: what the model was trained with.
+        predicts_variance: whether it predicts a variance of every embedding, as ProLIP and PCME++ do.
         device, dtype: where and in what precision the encoders run.
     """
 
@@ -60,6 +63,7 @@ class Adapter(ABC):
     logit_scale: float
     logit_bias: float | None
     loss: Loss
+    predicts_variance: bool = False
     device: torch.device
     dtype: torch.dtype
 
@@ -74,6 +78,12 @@ class Adapter(ABC):
     @abstractmethod
     def embed_reference(self, images: ImageLike | Iterable[ImageLike], texts: str | Iterable[str]) -> Reference:
         """The model's own embeddings and logits, from its own forward pass, in one batch."""
+
+    def native_logits(self, images: GaussianEmbeddings, texts: GaussianEmbeddings) -> Tensor:  # [N, M]
+        """The score a model that predicts variances was trained with."""
+        raise BayesVLMError(
+            f"{self.name} predicts no variances, so its native score is the scaled cosine; use method='mean'."
+        )
 
     def architecture(self) -> dict[str, Any]:
         """What the model does with its weights, as json: the activation, the number of heads, where it pools."""
@@ -122,7 +132,7 @@ class Adapter(ABC):
     ) -> Features:
         check_count("batch_size", batch_size)
         dtype = torch.float64 if self.dtype == torch.float64 else torch.float32
-        entering, residuals = [], []
+        parts: list[Features] = []
         with progress_bar(f"Encoding {unit}", total=len(inputs), unit=unit, show=progress) as advance:
             for start in range(0, len(inputs), batch_size):
                 chunk = inputs[start : start + batch_size]
@@ -130,11 +140,10 @@ class Adapter(ABC):
                     batch = forward(chunk, start)
                 # Copied, so that no view keeps a batch of hidden states alive, and outside inference mode, so that a
                 # caller gets ordinary tensors, fit for training and in-place use.
-                entering.append(batch.entering.to(dtype, copy=True))
-                if batch.residual is not None:
-                    residuals.append(batch.residual.to(dtype, copy=True))
+                copied = (None if value is None else value.to(dtype, copy=True) for value in batch)
+                parts.append(Features(*copied))  # type: ignore[arg-type]
                 advance(len(chunk))
-        return Features(torch.cat(entering), torch.cat(residuals) if residuals else None)
+        return Features.concatenate(parts)
 
 
 def as_texts(texts: str | Iterable[str]) -> list[str]:

@@ -125,7 +125,7 @@ def _check_frozen(adapter: Adapter) -> None:
 
 def _check_ordinary(adapter: Adapter, *features: Features) -> None:
     """Features must be plain tensors: no graph behind them, and usable in training and in place."""
-    for tensor in (tensor for each in features for tensor in (each.activations, each.residual) if tensor is not None):
+    for tensor in (tensor for each in features for tensor in each.tensors().values()):
         if tensor.requires_grad or tensor.is_inference():
             kind = "require gradients" if tensor.requires_grad else "are inference tensors"
             raise BayesVLMError(
