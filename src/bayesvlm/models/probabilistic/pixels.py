@@ -1,0 +1,37 @@
+"""Images as both families saw them: CLIP's preprocessing, with Pillow alone.
+
+Their authors use the image processor of `openai/clip-vit-base-patch16`; its size is 224 whatever the model, so here
+the size comes from config.json.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+MEAN = (0.48145466, 0.4578275, 0.40821073)
+STD = (0.26862954, 0.26130258, 0.27577711)
+
+
+def to_pixels(images: Sequence[Image.Image], size: int) -> Tensor:  # [N, 3, size, size]
+    """The shorter side to `size` (bicubic), the middle square, then CLIP's mean and standard deviation.
+
+    Args:
+        images: RGB, as `bayesvlm.models.images.to_rgb` makes them.
+        size: `config.image_size` of the model.
+    """
+    squares = np.stack([np.asarray(_square(image, size)) for image in images])  # [N, size, size, 3]
+    pixels = torch.from_numpy(squares).permute(0, 3, 1, 2).float() / 255
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (MEAN, STD))
+    return ((pixels - mean) / std).contiguous()
+
+
+def _square(image: Image.Image, size: int) -> Image.Image:
+    shorter = min(image.size)
+    width, height = (int(size * side / shorter) for side in image.size)
+    left, top = (width - size) // 2, (height - size) // 2
+    return image.resize((width, height), Image.Resampling.BICUBIC).crop((left, top, left + size, top + size))
