@@ -7,7 +7,7 @@ from typing import Any
 
 _PAGE = """---
 license: mit
-library_name: transformers
+library_name: {library}
 pipeline_tag: zero-shot-image-classification
 tags: [{family}, emoji, bayesvlm]
 ---
@@ -35,7 +35,7 @@ concepts, one drawing family of every concept, EmojiOne, OpenMoji, Fluent high c
 
 ```python
 from bayesvlm import BayesVLM
-vlm = BayesVLM.from_pretrained("{name}")  # with its posterior
+vlm = BayesVLM.from_pretrained("{name}")  # with {brings}
 ```
 """
 
@@ -45,7 +45,9 @@ def card(name: str, recipe: Mapping[str, Any], result: Mapping[str, Any]) -> str
     return _PAGE.format(
         name=name,
         family=recipe["family"],
-        published={"clip": "CLIPModel", "siglip": "SiglipModel"}[recipe["family"]],
+        published={"clip": "CLIPModel", "siglip": "SiglipModel", "prolip": "ProLIP"}[recipe["family"]],
+        library="bayesvlm" if recipe["family"] == "prolip" else "transformers",
+        brings="variances of its own" if recipe["family"] == "prolip" else "its posterior",
         parameters=result["parameters"],
         line_art="also redrawn as synthetic line art" if recipe["line_art"] else "always in colour",
         fields="\n".join(f"| {field} | {value} |" for field, value in recipe.items()),

@@ -27,8 +27,12 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import AutoTokenizer, CLIPConfig, CLIPModel, SiglipConfig, SiglipModel
 
+import prolip
 from augment import NUMBERS, Augmentation
 from bayesvlm.models.layout import save_clip_pixels, save_clip_tokenizer, save_gemma_tokenizer, save_siglip_pixels
+from bayesvlm.models.probabilistic import ProLIP, load_tokeniser, probabilistic_family
+from bayesvlm.models.probabilistic.configuration import read_entries
+from bayesvlm.models.probabilistic.prolip import read_prolip
 from captions import CONTEXT, captions, clip_merges, gemma_merges, read_classes, vocabulary_texts
 from card import card
 
@@ -42,7 +46,7 @@ VARIANTS = 32  # captions of a class to draw from
 class Recipe:
     """One model: its family, its sizes, how it is trained."""
 
-    family: Literal["clip", "siglip"]
+    family: Literal["clip", "siglip", "prolip"]
     line_art: float = 0.4
     vision_width: int = 256
     vision_layers: int = 4
@@ -59,6 +63,7 @@ class Recipe:
     warm_up: int = 600
     smoothing: float = 0.1  # of CLIP's targets at first: points of top-1, and variances that tell more
     smoothed: float = 0.7  # by this share of the training it has fallen to nothing
+    bottleneck: float = 0.0  # ProLIP's: keeps its variances from vanishing
     seed: int = 0
 
 
@@ -72,6 +77,18 @@ RECIPES = {
         vision_hidden=576,
         steps=10_000,
         smoothing=0.0,
+    ),
+    "emoji-prolip": Recipe(
+        "prolip",
+        vision_width=192,
+        vision_layers=5,
+        vision_hidden=576,
+        text_width=192,
+        text_hidden=384,
+        projection=192,
+        steps=10_000,
+        smoothing=0.0,
+        bottleneck=1e-5,
     ),
 }
 
@@ -95,7 +112,10 @@ def main() -> None:
     train(model, recipe, pairs)
     if recipe.smoothing:
         find_scale(model, recipe, pairs)
-    model.half().save_pretrained(folder)
+    if recipe.family == "prolip":
+        prolip.save(model, folder)
+    else:
+        model.half().save_pretrained(folder)
     fields, result = dataclasses.asdict(recipe), evaluate(model, recipe, folder)
     (folder / "README.md").write_text(card(options.name, fields, result), encoding="utf-8")
     print(json.dumps({"name": options.name, "recipe": fields} | result))
@@ -129,6 +149,15 @@ def make_model(recipe: Recipe, folder: Path) -> Any:
         text |= {"hidden_act": "gelu"}  # faster on a CPU than CLIP's quick_gelu
         vision |= {"hidden_act": "gelu"}
         model = CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=recipe.projection))
+    elif recipe.family == "prolip":
+        vocabulary = save_gemma_tokenizer(folder, gemma_merges(texts, recipe.vocabulary), CONTEXT, "SiglipProcessor")
+        vision = {"image_size": SIZE, "patch_size": PATCH, "width": recipe.vision_width, "head_width": 64}
+        vision |= {"layers": recipe.vision_layers, "mlp_ratio": recipe.vision_hidden / recipe.vision_width}
+        text = {"context_length": CONTEXT, "vocab_size": len(vocabulary), "width": recipe.text_width}
+        text |= {"heads": recipe.text_width // 32, "layers": recipe.text_layers}
+        text |= {"mlp_ratio": recipe.text_hidden / recipe.text_width}
+        depth = max(recipe.vision_layers, recipe.text_layers)
+        model = prolip.make(folder, vision, text, recipe.projection, depth)
     else:
         vocabulary = save_gemma_tokenizer(folder, gemma_merges(texts, recipe.vocabulary), CONTEXT, "SiglipProcessor")
         save_siglip_pixels(folder, "Siglip", {"size": {"height": SIZE, "width": SIZE}})
@@ -142,6 +171,8 @@ def make_model(recipe: Recipe, folder: Path) -> Any:
 
 def tokenise(folder: Path, texts: list[str]) -> Tensor:  # [N, L]
     """Token ids, padded to the context; SigLIP's tokenizer leaves lower-casing to its caller."""
+    if probabilistic_family(folder) is not None:
+        return load_tokeniser(folder, read_prolip(read_entries(folder)))(texts)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     lowered = [text.lower() for text in texts]
     return tokenizer(lowered, padding="max_length", truncation=True, max_length=CONTEXT, return_tensors="pt").input_ids
@@ -232,6 +263,8 @@ def batch_loss(
 ) -> Tensor:
     """The loss of a batch of drawings and captions, augmented by these random numbers."""
     pixels = normalise(Augmentation(uniforms, noise, recipe.line_art)(rgba, mirrors), recipe)
+    if recipe.family == "prolip":
+        return prolip.loss(model, pixels, ids, recipe.bottleneck)
     with torch.autocast("cuda", torch.bfloat16):
         image, text = embeddings(model, pixels, ids)
     image, text = F.normalize(image.float(), dim=1), F.normalize(text.float(), dim=1)
@@ -287,7 +320,9 @@ class Pairs:
 
 
 def embeddings(model: Any, pixels: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Both towers' embeddings, before normalisation."""
+    """Both towers' embeddings, before normalisation; the means of those that have variances."""
+    if isinstance(model, ProLIP):
+        return model.visual(pixels)[0], model.text(ids)[0]
     image, text = model.get_image_features(pixel_values=pixels), model.get_text_features(input_ids=ids)
     return tuple(output if isinstance(output, Tensor) else output.pooler_output for output in (image, text))
 

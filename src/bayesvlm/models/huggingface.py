@@ -111,13 +111,7 @@ class HuggingFaceAdapter(Adapter):
 
     def preprocessing(self) -> dict[str, Any]:
         pixels = _plain(self._image_processor.to_dict())
-        backend = getattr(self._tokenizer, "backend_tokenizer", None)
-        known = {"vocabulary": self._tokenizer.get_vocab()} if backend is None else json.loads(backend.to_str())
-        known = {
-            name: value for name, value in known.items() if name not in ("padding", "truncation")
-        }  # of the last call
-        tokens = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
-        return {**super().preprocessing(), "pixels": pixels, "tokens": f"{type(self._tokenizer).__name__} {tokens}"}
+        return {**super().preprocessing(), "pixels": pixels, "tokens": tokenizer_hash(self._tokenizer)}
 
     def _pixels(self, images: list[Image.Image]) -> dict[str, Tensor]:
         # Said outright, because an image one or three pixels high is otherwise taken for channels-first.
@@ -136,6 +130,15 @@ class HuggingFaceAdapter(Adapter):
                 "its tokenizer files belong to another model, so fetch them again."
             )
         return {key: value.to(self.device) for key, value in inputs.items()}
+
+
+def tokenizer_hash(tokenizer: Any) -> str:
+    """A tokenizer of `transformers`, as its kind and a hash of what it does, padding and truncation apart."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    known = {"vocabulary": tokenizer.get_vocab()} if backend is None else json.loads(backend.to_str())
+    known = {name: value for name, value in known.items() if name not in _OF_A_CALL}
+    digest = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
+    return f"{type(tokenizer).__name__} {digest}"
 
 
 def _plain(configuration: dict[str, Any]) -> dict[str, Any]:

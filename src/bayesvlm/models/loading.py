@@ -23,6 +23,12 @@ from bayesvlm.embedded import embedded_model
 from bayesvlm.models.adapter import Adapter
 from bayesvlm.models.clip import CLIPAdapter
 from bayesvlm.models.huggingface import HuggingFaceAdapter
+from bayesvlm.models.probabilistic import (
+    ProbabilisticAdapter,
+    load_probabilistic,
+    load_tokeniser,
+    probabilistic_family,
+)
 from bayesvlm.models.quiet import brief, quiet
 from bayesvlm.models.siglip import SiglipAdapter
 
@@ -47,7 +53,7 @@ def load_adapter(
     dtype: str | torch.dtype | None = None,
     revision: str | None = None,
 ) -> Adapter:
-    """Load a CLIP, SigLIP or SigLIP 2 checkpoint of `transformers`.
+    """Load a CLIP, SigLIP or SigLIP 2 checkpoint of `transformers`, or a ProLIP or PCME++ of their authors.
 
     Weights are read from safetensors only, and no code from the checkpoint is run.
 
@@ -62,6 +68,10 @@ def load_adapter(
     """
     target, precision = resolve_device(device), _dtype(dtype)
     folder, commit = _locate(name, revision)
+    if probabilistic_family(folder) is not None:
+        trained = load_probabilistic(folder)
+        tokenise = load_tokeniser(folder, trained.config)
+        return ProbabilisticAdapter(trained, tokenise, str(name), commit, target, precision)
     family = _family(folder)
     if family is CLIPAdapter and precision == torch.float64 and not _MODERN:
         raise BayesVLMError(

@@ -1,5 +1,6 @@
 """Models trained to give a Gaussian for every input: ProLIP and PCME++, from their published files alone."""
 
+from bayesvlm.models.probabilistic.adapter import ProbabilisticAdapter
 from bayesvlm.models.probabilistic.loading import load_probabilistic, probabilistic_family
 from bayesvlm.models.probabilistic.pcmepp import PCMEPP
 from bayesvlm.models.probabilistic.pixels import to_pixels
@@ -10,6 +11,7 @@ from bayesvlm.models.probabilistic.tokens import Tokeniser, load_tokeniser
 __all__ = [
     "PCMEPP",
     "ProLIP",
+    "ProbabilisticAdapter",
     "Tokeniser",
     "csd",
     "load_probabilistic",

@@ -33,7 +33,7 @@ class Tokeniser:
     """Texts to the tokens a model was trained on."""
 
     def __init__(self, tokenizer: Any, config: Configuration) -> None:
-        self._tokenizer, self._config = tokenizer, config
+        self.tokenizer, self._config = tokenizer, config
         self._clean = _CLEANINGS[config.tokens.cleaning]
 
     def __call__(self, texts: Sequence[str]) -> Tensor:  # [N, context_length] int64
@@ -42,7 +42,7 @@ class Tokeniser:
         Raises:
             BayesVLMError: when the tokenizer belongs to another model, which has more tokens.
         """
-        encoded = self._tokenizer(
+        encoded = self.tokenizer(
             [self._clean(text) for text in texts],
             padding="max_length",
             padding_side="right",
