@@ -40,9 +40,9 @@ def test_the_same_entropies() -> None:
 def test_the_same_information_but_for_the_draws() -> None:
     """Draws are taken along eigenvectors, whose signs each library chooses for itself."""
     cpu, cuda = found("bald", 40, 5000)
-    assert cuda == pytest.approx(cpu, rel=0.1)
+    assert cuda == pytest.approx(cpu, rel=0.1, abs=5e-3)
     cpu, cuda = found("epig", 1, 5000)
-    assert cuda == pytest.approx(cpu, rel=0.1)
+    assert cuda == pytest.approx(cpu, rel=0.1, abs=5e-3)
     assert len(found("epig", 20, 50)[1]) == 20
 
 

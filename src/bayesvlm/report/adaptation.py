@@ -122,7 +122,7 @@ def verdicts(runs: Sequence[Run]) -> list[str]:
             for strategy in named:
                 if strategy != over:
                     gap = advantage(runs, strategy, over, budget)
-                    how = ("better" if gap.value > 0 else "worse") if _told_apart(gap, runs) else "not told apart"
+                    how = ("better" if gap.value > 0 else "worse") if told_apart(gap, runs) else "not told apart"
                     groups[how].append(f"{strategy} ({gap.value:+.2f} ± {gap.standard_error:.2f})")
             told = [f"{how}: {', '.join(names)}" for how, names in groups.items() if names]
             if told:
@@ -132,7 +132,8 @@ def verdicts(runs: Sequence[Run]) -> list[str]:
     return said
 
 
-def _told_apart(gap: Estimate, runs: Sequence[Run]) -> bool:
+def told_apart(gap: Estimate, runs: Sequence[Run]) -> bool:
+    """Whether the gap is beyond what so few seeds can explain: a t-test at 0.05."""
     seeds = len({run.seed for run in runs})
     return abs(gap.value) > float(student.ppf(0.975, seeds - 1)) * gap.standard_error
 
