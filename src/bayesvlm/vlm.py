@@ -26,6 +26,7 @@ from bayesvlm.core.estimation import TOWERS, FactorEstimator, Loss, Normalise, T
 from bayesvlm.core.evidence import Structure
 from bayesvlm.core.factors import KroneckerFactors
 from bayesvlm.core.features import Features
+from bayesvlm.core.inverted import InvertedPosterior
 from bayesvlm.core.posterior import Covariance, Posterior
 from bayesvlm.core.predict import (
     Link,
@@ -41,6 +42,7 @@ from bayesvlm.core.tuning import DEFAULT_TAUS, TauGrid, search_tau
 from bayesvlm.embedded import embedded_model
 from bayesvlm.fitting import estimate_factors
 from bayesvlm.models import Adapter, load_adapter, resolve_device
+from bayesvlm.models.openclip_loading import local_source
 from bayesvlm.progress import progress_bar
 from bayesvlm.settings import Settings
 
@@ -69,6 +71,7 @@ class BayesVLM:
         settings: Settings | None = None,
         normalise: Normalise | None = None,
         provenance: Mapping[str, Any] | None = None,
+        inverted: dict[Tower, InvertedPosterior] | None = None,
     ) -> None:
         check_choice("loss", loss, get_args(Loss))
         if loss == "sigmoid" and logit_bias is None:
@@ -90,7 +93,7 @@ class BayesVLM:
                 f"logit_scale={logit_scale}; it is the logarithm of the temperature, as CLIP stores it (about 4.6)."
             )
         self.adapter = adapter
-        self._factors, self._normalise = factors, normalise
+        self._factors, self._normalise, self._inverted = factors, normalise, inverted
         self.settings = settings or Settings()
         self.provenance = dict(provenance or {})
 
@@ -109,9 +112,10 @@ class BayesVLM:
         """Load a model, or a saved posterior with its model.
 
         Args:
-            name: a model (Hub id or folder in the transformers layout: CLIP, SigLIP, SigLIP2); a saved posterior
-                (folder or Hub id), which brings the model it was estimated for; or one of the embedded models,
-                "emoji-clip", "emoji-clip-colour" and "emoji-siglip", which come with a posterior.
+            name: a model (Hub id or folder in the transformers layout: CLIP, SigLIP, SigLIP2; or one of open_clip, such
+                as "open_clip:ViT-B-32/laion2b_s34b_b79k"); a saved posterior (folder or Hub id), which brings the model
+                it was estimated for; a model published by the paper's authors, which holds its posterior; or one of the
+                embedded models, "emoji-clip", "emoji-clip-colour" and "emoji-siglip", which come with a posterior.
             model: the model to use with a saved posterior, where it has moved; its weights must be the same.
             device: None takes CUDA where there is one.
             dtype: of the encoder; None is float32.
@@ -165,7 +169,8 @@ class BayesVLM:
 
     @classmethod
     def _from_adapter(cls, adapter: Adapter) -> BayesVLM:
-        return cls(adapter.image, adapter.text, adapter.logit_scale, adapter.logit_bias, adapter.loss, adapter=adapter)
+        model = (adapter.image, adapter.text, adapter.logit_scale, adapter.logit_bias, adapter.loss)
+        return cls(*model, adapter=adapter, inverted=adapter.posterior)
 
     def with_posterior(self, saved: SavedPosterior) -> BayesVLM:
         """This model with a saved posterior, which must be for these very weights.
@@ -197,7 +202,7 @@ class BayesVLM:
             tuned = {tower: projection.to(self.image.weight) for tower, projection in saved.projections.items()}
             check_weights(config.weights or {}, config.model, tuned["image"], tuned["text"], "projections.safetensors")
         kept = {"normalise": config.normalise, "provenance": config.provenance}
-        vlm = self._copy(factors=factors, settings=settings, **kept, **tuned)
+        vlm = self._copy(factors=factors, inverted=None, settings=settings, **kept, **tuned)
         _ = vlm.posterior  # shapes are checked here, not at the first prediction
         return vlm
 
@@ -222,6 +227,9 @@ class BayesVLM:
             "link": link,
         }
         given = {name: value for name, value in changes.items() if value is not None}
+        fixed = [name for name in given if name != "link"]
+        if self._inverted is not None and fixed:
+            raise BayesVLMError(f"{fixed[0]} cannot be changed: {self._published}")
         if lam == "evidence":
             given["lam"] = None
         return self._copy(settings=dataclass_replace(self.settings, **given))
@@ -235,7 +243,7 @@ class BayesVLM:
 
     def without_posterior(self) -> BayesVLM:
         """The bare model, with the paper's settings: as if it had been loaded without a posterior."""
-        return self._copy(factors=None, settings=Settings(), normalise=None, provenance={})
+        return self._copy(factors=None, inverted=None, settings=Settings(), normalise=None, provenance={})
 
     def _copy(self, **changes: Any) -> BayesVLM:
         kept: dict[str, Any] = {
@@ -246,6 +254,7 @@ class BayesVLM:
             "loss": self.loss,
             "adapter": self.adapter,
             "factors": self._factors,
+            "inverted": self._inverted,
             "settings": self.settings,
             "normalise": self._normalise,
             "provenance": self.provenance,
@@ -265,15 +274,19 @@ class BayesVLM:
 
     @property
     def tau(self) -> float:
+        if self._inverted is not None:
+            raise BayesVLMError(f"tau cannot be told: {self._published}")
         return self.settings.tau
 
     @property
     def fitted(self) -> bool:
-        return self._factors is not None
+        return self._factors is not None or self._inverted is not None
 
     @property
     def factors(self) -> dict[Tower, KroneckerFactors]:
         """Kronecker factors of each tower: `.A`, `.B` (1/sqrt(n) included), `.n`."""
+        if self._inverted is not None:
+            raise BayesVLMError(f"There are no factors to read, update or save: {self._published}")
         if self._factors is None:
             raise BayesVLMError(
                 "This model has no posterior yet; call fit(pairs) with image-text pairs, or load a saved posterior."
@@ -297,9 +310,20 @@ class BayesVLM:
         norms: dict[str, float] = {tower: getattr(self, tower).norm_squared for tower in TOWERS}
         return best_lams(self.factors, norms, self.tau, self.settings.structure)
 
+    @property
+    def _published(self) -> str:
+        """Why a posterior known only by its inverses is as it is, and what to do."""
+        name = self.adapter.name if self.adapter else "this model"
+        return (
+            f"the posterior of {name} was published as inverses, with tau and lam inside; import the published factors "
+            "with `bayesvlm convert`, or fit your own with vlm.fit(pairs)."
+        )
+
     @cached_property
-    def posterior(self) -> dict[Tower, Posterior]:
+    def posterior(self) -> dict[Tower, Posterior] | dict[Tower, InvertedPosterior]:
         """The Gaussian over each tower's projection."""
+        if self._inverted is not None:
+            return self._inverted
         structure, covariance = self.settings.structure, self.settings.covariance
         made: dict[Tower, Posterior] = {}
         for tower in TOWERS:
@@ -372,6 +396,7 @@ class BayesVLM:
             factors[tower].check()
         self._forget()
         self._factors, self._normalise = factors, normalise if self.loss == "sigmoid" else None
+        self._inverted = None
         self.settings = dataclass_replace(self.settings, lam=None)
         self.provenance = {**record, "pairs": factors["image"].n}
         return self
@@ -522,6 +547,7 @@ class BayesVLM:
 
     def saved(self, model: str | None = None) -> SavedPosterior:
         """The posterior as it is kept on disk; `model` overrides the id or folder recorded for the encoder."""
+        factors = self.factors
         own = None if self.adapter is None else self.adapter.image.to(self.image.weight)
         tuned = own is not None and not torch.equal(self.image.augmented, own.augmented)
         source: LamSource = "evidence" if self.settings.lam is None else "given"
@@ -547,7 +573,7 @@ class BayesVLM:
         projections: dict[Tower, Projection] | None = None
         if self.adapter is None or tuned:
             projections = {"image": self.image, "text": self.text}
-        return SavedPosterior(self.factors, config, projections)
+        return SavedPosterior(factors, config, projections)
 
     def save_pretrained(self, folder: str | Path, *, model: str | None = None) -> Path:
         """Save the posterior (not the encoder) as a folder that `from_pretrained` loads.
@@ -570,10 +596,11 @@ class BayesVLM:
             model: the Hub id of the encoder, needed when it was loaded from a folder nobody else has.
             private, token: as for `huggingface_hub`.
         """
-        if model is None and self.adapter is not None and Path(self.adapter.name).expanduser().is_dir():
+        local = None if self.adapter is None else local_source(self.adapter.name)
+        if model is None and local is not None:
             raise BayesVLMError(
-                f"The encoder was loaded from the folder {self.adapter.name}, which nobody else has; say where others "
-                "find it: push_to_hub(..., model='its/hub-id')."
+                f"The encoder was loaded from {local}, which nobody else has; say where others find it: "
+                "push_to_hub(..., model='its/hub-id')."
             )
         with tempfile.TemporaryDirectory() as folder:
             return hub.upload(self.save_pretrained(Path(folder) / "posterior", model=model), repo_id, private, token)
@@ -581,6 +608,7 @@ class BayesVLM:
     def __repr__(self) -> str:
         name = self.adapter.name if self.adapter else "projections"
         state = f"n={self._factors['image'].n}, {self.settings}" if self._factors else "no posterior yet"
+        state = "a published posterior" if self._inverted else state
         return f"BayesVLM({name}, loss={self.loss}, t={self.scale:.4g}, {state})"
 
 

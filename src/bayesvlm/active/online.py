@@ -33,6 +33,7 @@ from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.evidence import Evidence
 from bayesvlm.core.factors import KroneckerFactors, Spectrum, spectrum
 from bayesvlm.core.features import Features
+from bayesvlm.core.inverted import InvertedPosterior
 from bayesvlm.core.posterior import Posterior
 from bayesvlm.core.projection import Projection
 
@@ -60,8 +61,13 @@ class OnlineLaplace:
     lam: float
 
     @classmethod
-    def begin(cls, start: Posterior, contrast: ClassContrast, beta: float) -> OnlineLaplace:
+    def begin(cls, start: Posterior | InvertedPosterior, contrast: ClassContrast, beta: float) -> OnlineLaplace:
         """The posterior as it is, before any labelled image."""
+        if isinstance(start, InvertedPosterior):
+            raise BayesVLMError(
+                "Online steps add to the Kronecker factors, and of this posterior only inverses were published; fit "
+                "one of your own with vlm.fit(pairs), or use another strategy."
+            )
         if start.structure != "damped":
             raise BayesVLMError(
                 f"structure={start.structure!r}: online steps are defined for the damped posterior of the paper; "

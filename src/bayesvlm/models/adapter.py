@@ -12,8 +12,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 from bayesvlm.core.errors import BayesVLMError, check_count
-from bayesvlm.core.estimation import Loss
+from bayesvlm.core.estimation import Loss, Tower
 from bayesvlm.core.features import Features
+from bayesvlm.core.inverted import InvertedPosterior
 from bayesvlm.core.projection import Projection
 from bayesvlm.models.images import ImageLike, as_images, to_rgb
 from bayesvlm.progress import progress_bar
@@ -50,6 +51,7 @@ class Adapter(ABC):
         logit_bias: what the model adds to t * cosine, or None.
         loss: what the model was trained with.
         device, dtype: where and in what precision the encoders run.
+        posterior: what came inside the checkpoint, where one did.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Adapter(ABC):
     loss: Loss
     device: torch.device
     dtype: torch.dtype
+    posterior: dict[Tower, InvertedPosterior] | None = None
 
     @abstractmethod
     def forward_images(self, images: list[Image.Image]) -> Activations:
