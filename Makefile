@@ -3,16 +3,17 @@
 PYTHON ?= python3
 VENV   := .venv
 COMPAT := .venv-compat
+OPENCLIP := .venv-openclip
 export HF_HUB_OFFLINE ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-compat lint format demo bench docs clean
+.PHONY: help install test test-compat test-openclip lint format demo bench docs clean
 
 help:  ## this text
 	@echo "bayesvlm: CLIP and SigLIP that know what they do not know"
 	@echo
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.installed  ## run the main job end to end on the embedded world; ends with a report
 	@$(VENV)/bin/bayesvlm demo
@@ -20,8 +21,11 @@ demo: $(VENV)/.installed  ## run the main job end to end on the embedded world; 
 test: $(VENV)/.installed  ## build .venv if need be and run the whole test suite
 	@$(VENV)/bin/python -m pytest -n 2 -q
 
-test-compat: $(COMPAT)/.installed  ## the model, posterior and command-line tests on transformers 4
+test-compat: $(COMPAT)/.installed test-openclip  ## the tests on transformers 4, and those of open_clip
 	@$(COMPAT)/bin/python -m pytest -n 2 -q tests --ignore=tests/core
+
+test-openclip: $(OPENCLIP)/.installed  ## the adapter of open_clip, in an environment with that package
+	@$(OPENCLIP)/bin/python -m pytest -q tests/openclip
 
 lint: $(VENV)/.installed  ## ruff, mypy (strict on core), the import contract of the rooms
 	@$(VENV)/bin/ruff check .
@@ -47,7 +51,7 @@ docs: $(VENV)/.installed  ## draw the figures of docs/ anew
 install: $(VENV)/.installed  ## build .venv only
 
 clean:  ## remove the virtual environments and caches
-	rm -rf $(VENV) $(COMPAT) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(COMPAT) $(OPENCLIP) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -57,4 +61,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 $(COMPAT)/.installed: pyproject.toml constraints-compat.txt
 	$(PYTHON) -m venv $(COMPAT)
 	$(COMPAT)/bin/python -m pip install --quiet --constraint constraints-compat.txt --editable '.[test]'
+	@touch $@
+
+$(OPENCLIP)/.installed: pyproject.toml constraints-openclip.txt
+	$(PYTHON) -m venv $(OPENCLIP)
+	$(OPENCLIP)/bin/python -m pip install --quiet --constraint constraints-openclip.txt \
+		--editable '.[open-clip]' pytest pytest-timeout
 	@touch $@

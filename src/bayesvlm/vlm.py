@@ -26,6 +26,7 @@ from bayesvlm.core.estimation import TOWERS, FactorEstimator, Loss, Normalise, T
 from bayesvlm.core.evidence import Structure
 from bayesvlm.core.factors import KroneckerFactors
 from bayesvlm.core.features import Features
+from bayesvlm.core.inverted import InvertedPosterior
 from bayesvlm.core.posterior import Covariance, Posterior
 from bayesvlm.core.predict import (
     Link,
@@ -42,10 +43,12 @@ from bayesvlm.core.tuning import DEFAULT_TAUS, TauGrid, search_tau
 from bayesvlm.embedded import embedded_model
 from bayesvlm.fitting import estimate_factors
 from bayesvlm.models import Adapter, load_adapter, resolve_device
+from bayesvlm.models.openclip_loading import local_source
 from bayesvlm.progress import progress_bar
 from bayesvlm.settings import Settings
 
 Method = Literal["probcosine", "mean", "native"]
+Given = InvertedPosterior | PredictedVariance  # what a checkpoint may bring in the place of Kronecker factors
 
 
 class BayesVLM:
@@ -72,6 +75,7 @@ class BayesVLM:
         settings: Settings | None = None,
         normalise: Normalise | None = None,
         provenance: Mapping[str, Any] | None = None,
+        given: Mapping[Tower, Given] | None = None,
     ) -> None:
         check_choice("loss", loss, get_args(Loss))
         if loss == "sigmoid" and logit_bias is None:
@@ -93,7 +97,7 @@ class BayesVLM:
                 f"logit_scale={logit_scale}; it is the logarithm of the temperature, as CLIP stores it (about 4.6)."
             )
         self.adapter = adapter
-        self._factors, self._normalise = factors, normalise
+        self._factors, self._normalise, self._given = factors, normalise, given
         self.settings = settings or Settings()
         self.provenance = dict(provenance or {})
 
@@ -112,9 +116,10 @@ class BayesVLM:
         """Load a model, or a saved posterior with its model.
 
         Args:
-            name: a model (Hub id or folder in the transformers layout: CLIP, SigLIP, SigLIP2); a saved posterior
-                (folder or Hub id), which brings the model it was estimated for; or one of the embedded models,
-                "emoji-clip", "emoji-clip-colour" and "emoji-siglip", which come with a posterior.
+            name: a model (Hub id or folder in the transformers layout: CLIP, SigLIP, SigLIP2; or one of open_clip, such
+                as "open_clip:ViT-B-32/laion2b_s34b_b79k"); a saved posterior (folder or Hub id), which brings the model
+                it was estimated for; a model published by the paper's authors, which holds its posterior; or one of the
+                embedded models, "emoji-clip", "emoji-clip-colour" and "emoji-siglip", which come with a posterior.
             model: the model to use with a saved posterior, where it has moved; its weights must be the same.
             device: None takes CUDA where there is one.
             dtype: of the encoder; None is float32.
@@ -168,7 +173,8 @@ class BayesVLM:
 
     @classmethod
     def _from_adapter(cls, adapter: Adapter) -> BayesVLM:
-        return cls(adapter.image, adapter.text, adapter.logit_scale, adapter.logit_bias, adapter.loss, adapter=adapter)
+        model = (adapter.image, adapter.text, adapter.logit_scale, adapter.logit_bias, adapter.loss)
+        return cls(*model, adapter=adapter, given=adapter.posterior)
 
     def with_posterior(self, saved: SavedPosterior) -> BayesVLM:
         """This model with a saved posterior, which must be for these very weights.
@@ -200,7 +206,7 @@ class BayesVLM:
             tuned = {tower: projection.to(self.image.weight) for tower, projection in saved.projections.items()}
             check_weights(config.weights or {}, config.model, tuned["image"], tuned["text"], "projections.safetensors")
         kept = {"normalise": config.normalise, "provenance": config.provenance}
-        vlm = self._copy(factors=factors, settings=settings, **kept, **tuned)
+        vlm = self._copy(factors=factors, given=None, settings=settings, **kept, **tuned)
         _ = vlm.posterior  # shapes are checked here, not at the first prediction
         return vlm
 
@@ -225,8 +231,9 @@ class BayesVLM:
             "link": link,
         }
         given = {name: value for name, value in changes.items() if value is not None}
-        if set(given) - {"link"}:
-            self._check_laplace(", ".join(sorted(set(given) - {"link"})))
+        fixed = [name for name in given if name != "link"]
+        if fixed:
+            self._check_free(f"{fixed[0]} cannot be changed")
         if lam == "evidence":
             given["lam"] = None
         return self._copy(settings=dataclass_replace(self.settings, **given))
@@ -240,7 +247,7 @@ class BayesVLM:
 
     def without_posterior(self) -> BayesVLM:
         """The bare model, with the paper's settings: as if it had been loaded without a posterior."""
-        return self._copy(factors=None, settings=Settings(), normalise=None, provenance={})
+        return self._copy(factors=None, given=None, settings=Settings(), normalise=None, provenance={})
 
     def _copy(self, **changes: Any) -> BayesVLM:
         kept: dict[str, Any] = {
@@ -251,6 +258,7 @@ class BayesVLM:
             "loss": self.loss,
             "adapter": self.adapter,
             "factors": self._factors,
+            "given": self._given,
             "settings": self.settings,
             "normalise": self._normalise,
             "provenance": self.provenance,
@@ -270,22 +278,23 @@ class BayesVLM:
 
     @property
     def tau(self) -> float:
+        self._check_free("tau cannot be told")
         return self.settings.tau
 
     @property
     def predicts_variance(self) -> bool:
         """Whether the model brings its own variances (ProLIP, PCME++): there is no posterior to fit then."""
-        return self.adapter is not None and self.adapter.predicts_variance
+        return self._given is not None and isinstance(self._given["image"], PredictedVariance)
 
     @property
     def fitted(self) -> bool:
         """Whether embeddings have a variance."""
-        return self._factors is not None or self.predicts_variance
+        return self._factors is not None or self._given is not None
 
     @property
     def factors(self) -> dict[Tower, KroneckerFactors]:
         """Kronecker factors of each tower: `.A`, `.B` (1/sqrt(n) included), `.n`."""
-        self._check_laplace("Kronecker factors")
+        self._check_free("There are no factors to read, update or save")
         if self._factors is None:
             raise BayesVLMError(
                 "This model has no posterior yet; call fit(pairs) with image-text pairs, or load a saved posterior."
@@ -309,10 +318,17 @@ class BayesVLM:
         norms: dict[str, float] = {tower: getattr(self, tower).norm_squared for tower in TOWERS}
         return best_lams(self.factors, norms, self.tau, self.settings.structure)
 
+    def _check_free(self, what: str) -> None:
+        """Refuse what takes Kronecker factors where the model brought its variances some other way."""
+        if self._given is not None:
+            name = self.adapter.name if self.adapter else "this model"
+            raise BayesVLMError(f"{what}: {name} {self._given['image'].WHY}.")
+
     @cached_property
-    def posterior(self) -> dict[Tower, Posterior]:
-        """The Gaussian over each tower's projection."""
-        self._check_laplace("a posterior over its projections")
+    def posterior(self) -> Mapping[Tower, Posterior | Given]:
+        """What gives each tower's embeddings their variance: the Gaussian over its projection, or what came with it."""
+        if self._given is not None:
+            return self._given
         structure, covariance = self.settings.structure, self.settings.covariance
         made: dict[Tower, Posterior] = {}
         for tower in TOWERS:
@@ -322,18 +338,6 @@ class BayesVLM:
             except BayesVLMError as error:
                 raise BayesVLMError(f"The {tower} tower: {error}") from None
         return made
-
-    def _check_laplace(self, what: str) -> None:
-        if self.predicts_variance:
-            name = self.adapter.name if self.adapter else ""
-            raise BayesVLMError(f"{name} predicts its variances itself, and has no use for {what}; classify with it.")
-
-    @cached_property
-    def _gaussian(self) -> dict[Tower, Posterior] | dict[Tower, PredictedVariance]:
-        """What gives each tower's embeddings their variance."""
-        if not self.predicts_variance:
-            return self.posterior
-        return {tower: PredictedVariance(self.image.weight, self.image.embedding_width) for tower in TOWERS}
 
     # Estimating the posterior ----------------------------------------------------------------------------------------
 
@@ -366,7 +370,8 @@ class BayesVLM:
         Returns:
             itself; tau and the other settings stay as they were, lam is left to the evidence again.
         """
-        self._check_laplace("a fit")
+        if self.predicts_variance:
+            self._check_free("There is nothing to fit")
         estimator = FactorEstimator(
             self.image,
             self.text,
@@ -398,6 +403,7 @@ class BayesVLM:
             factors[tower].check()
         self._forget()
         self._factors, self._normalise = factors, normalise if self.loss == "sigmoid" else None
+        self._given = None
         self.settings = dataclass_replace(self.settings, lam=None)
         self.provenance = {**record, "pairs": factors["image"].n}
         return self
@@ -424,7 +430,7 @@ class BayesVLM:
         Returns:
             every (tau, NLPD, lam) tried; the best is set here.
         """
-        self._check_laplace("tau")
+        self._check_free("There is no tau to tune")
         names = class_names(classes)
         images, texts = self.image_features(inputs, progress=progress), self.text_features(classes)
         if len(texts) < 2:
@@ -475,10 +481,10 @@ class BayesVLM:
         names = class_names(classes)
         images, texts = self.image_features(inputs, progress=progress), self.text_features(classes)
         embedded = self._embeddings(images, texts)
-        moments, gaussian = prob_cosine(*embedded), self._gaussian
+        moments, posterior = prob_cosine(*embedded), self.posterior
 
         def split() -> Any:
-            return monte_carlo(gaussian["image"], images, gaussian["text"], texts, self.scale, draws, seed)
+            return monte_carlo(posterior["image"], images, posterior["text"], texts, self.scale, draws, seed)
 
         link = self.settings.link
         if method == "mean":
@@ -511,12 +517,12 @@ class BayesVLM:
     @torch.no_grad()
     def embed_images(self, inputs: Any, *, progress: bool | None = None) -> GaussianEmbeddings:
         """Gaussian embeddings of images (or their Features)."""
-        return self._gaussian["image"].embed(self.image_features(inputs, progress=progress))
+        return self.posterior["image"].embed(self.image_features(inputs, progress=progress))
 
     @torch.no_grad()
     def embed_texts(self, inputs: Any) -> GaussianEmbeddings:
         """Gaussian embeddings of texts (or their Features)."""
-        return self._gaussian["text"].embed(self.text_features(inputs))
+        return self.posterior["text"].embed(self.text_features(inputs))
 
     def image_features(self, inputs: Any, *, progress: bool | None = None) -> Features:
         """Activations of images; Features pass through."""
@@ -538,7 +544,7 @@ class BayesVLM:
         return self.adapter
 
     def _embeddings(self, images: Features, texts: Features) -> tuple[GaussianEmbeddings, GaussianEmbeddings]:
-        return self._gaussian["image"].embed(images), self._gaussian["text"].embed(texts)
+        return self.posterior["image"].embed(images), self.posterior["text"].embed(texts)
 
     @property
     def _label_link(self) -> Callable[[CosineMoments], Tensor] | None:
@@ -550,14 +556,14 @@ class BayesVLM:
 
     def _forget(self) -> None:
         """Drop what was derived from the factors and settings that are about to change."""
-        for name in ("_lam", "posterior", "_gaussian"):
+        for name in ("_lam", "posterior"):
             self.__dict__.pop(name, None)
 
     # Keeping it ------------------------------------------------------------------------------------------------------
 
     def saved(self, model: str | None = None) -> SavedPosterior:
         """The posterior as it is kept on disk; `model` overrides the id or folder recorded for the encoder."""
-        self._check_laplace("a posterior to keep")
+        factors = self.factors
         own = None if self.adapter is None else self.adapter.image.to(self.image.weight)
         tuned = own is not None and not torch.equal(self.image.augmented, own.augmented)
         source: LamSource = "evidence" if self.settings.lam is None else "given"
@@ -583,7 +589,7 @@ class BayesVLM:
         projections: dict[Tower, Projection] | None = None
         if self.adapter is None or tuned:
             projections = {"image": self.image, "text": self.text}
-        return SavedPosterior(self.factors, config, projections)
+        return SavedPosterior(factors, config, projections)
 
     def save_pretrained(self, folder: str | Path, *, model: str | None = None) -> Path:
         """Save the posterior (not the encoder) as a folder that `from_pretrained` loads.
@@ -606,10 +612,11 @@ class BayesVLM:
             model: the Hub id of the encoder, needed when it was loaded from a folder nobody else has.
             private, token: as for `huggingface_hub`.
         """
-        if model is None and self.adapter is not None and Path(self.adapter.name).expanduser().is_dir():
+        local = None if self.adapter is None else local_source(self.adapter.name)
+        if model is None and local is not None:
             raise BayesVLMError(
-                f"The encoder was loaded from the folder {self.adapter.name}, which nobody else has; say where others "
-                "find it: push_to_hub(..., model='its/hub-id')."
+                f"The encoder was loaded from {local}, which nobody else has; say where others find it: "
+                "push_to_hub(..., model='its/hub-id')."
             )
         with tempfile.TemporaryDirectory() as folder:
             return hub.upload(self.save_pretrained(Path(folder) / "posterior", model=model), repo_id, private, token)
@@ -617,8 +624,8 @@ class BayesVLM:
     def __repr__(self) -> str:
         name = self.adapter.name if self.adapter else "projections"
         state = f"n={self._factors['image'].n}, {self.settings}" if self._factors else "no posterior yet"
-        if self.predicts_variance:
-            state = "variances of its own"
+        if self._given is not None:
+            state = "variances of its own" if self.predicts_variance else "a published posterior"
         return f"BayesVLM({name}, loss={self.loss}, t={self.scale:.4g}, {state})"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 import torch
 
 from bayesvlm import BayesVLM, BayesVLMError
+from bayesvlm.core.estimation import TOWERS, Tower
+from bayesvlm.core.inverted import InvertedPosterior
 from bayesvlm.data.cache import FeatureCache
 from bayesvlm.data.views import Views
 from bayesvlm.evaluation import Outcomes, fit_temperature, not_worse_than_best
@@ -124,6 +127,20 @@ def test_inputs_name_everything_that_matters(vlm: BayesVLM, cache: FeatureCache)
     written = [json.dumps(inputs, sort_keys=True) for inputs in (usual, *others)]
     assert len(set(written)) == len(written)
     assert ready(vlm, cache).inputs(data) == usual
+
+
+def test_a_posterior_known_by_its_inverses(vlm: BayesVLM, cache: FeatureCache, result: Result) -> None:
+    """It has neither tau nor lam to name; with equal inverses the scores are equal."""
+    inverted: dict[Tower, InvertedPosterior] = {}
+    for tower in TOWERS:
+        root, factors = math.sqrt(vlm.lam[tower]), vlm.factors[tower]
+        A, B = (math.sqrt(vlm.tau) * of + root * torch.eye(len(of)) for of in (factors.A, factors.B))
+        inverted[tower] = InvertedPosterior(getattr(vlm, tower), A.inverse(), B.inverse().diagonal())
+    published = vlm._copy(factors=None, given=inverted)
+    found = ready(published, cache).run(thinned("openmoji-black"))
+    assert set(found.inputs["posterior"]) == {"factors", "link"}
+    expected, scored = result.scores["Bayes"].outcomes, found.scores["Bayes"].outcomes
+    torch.testing.assert_close(scored.nll, expected.nll, atol=1e-4, rtol=1e-4)
 
 
 def test_winners_are_those_of_the_paired_test(result: Result) -> None:

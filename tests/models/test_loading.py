@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from transformers.utils import logging as transformers_logging
 
 from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.models import load_adapter, loading
+from bayesvlm.models import load_adapter, loading, openclip_loading
 
 
 @pytest.fixture
@@ -219,6 +220,46 @@ def test_the_hubs_own_conversion_is_taken_for_a_pickle(
     assert load_adapter("someone/clip").revision == copy.name
     with pytest.raises(BayesVLMError, match="holds no weights"):
         load_adapter("someone/clip", revision="main")
+
+
+@pytest.mark.parametrize("name", ["open_clip:ViT-B-32/openai", "local-dir:/folder"])
+def test_open_clip_is_an_extra(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "open_clip", None)
+    with pytest.raises(BayesVLMError, match=r"which is not installed; run `pip install 'bayesvlm\[open-clip\]'`"):
+        load_adapter(name)
+
+
+def test_open_clip_with_a_torchvision_of_another_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(name: str) -> None:
+        raise RuntimeError("operator torchvision::nms does not exist")
+
+    monkeypatch.setattr(openclip_loading, "import_module", broken)
+    with pytest.raises(BayesVLMError, match=r"cannot be imported here \(operator torchvision::nms does not exist\)"):
+        load_adapter("open_clip:ViT-B-32/openai")
+
+
+def test_a_folder_of_sentence_transformers(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model of transformers is in a subfolder, beside json that says so; on the Hub as in a folder."""
+    folder = tmp_path / "clip-ViT-B-32"
+    shutil.copytree(folders["clip"], folder / "0_CLIPModel")
+    modules = [{"idx": 0, "name": "0", "path": "0_CLIPModel", "type": "sentence_transformers.models.CLIPModel"}]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "config_sentence_transformers.json").write_text("{}")
+    expected = load_adapter(folders["clip"]).encode_texts("a cat").activations
+    adapter = load_adapter(folder)
+    assert adapter.name == str(folder)
+    assert torch.equal(adapter.encode_texts("a cat").activations, expected)
+
+    patterns: list[str] = []
+    monkeypatch.setattr(
+        loading, "snapshot_download", lambda *_, allow_patterns, **__: patterns.extend(allow_patterns) or str(folder)
+    )
+    adapter = load_adapter("sentence-transformers/clip-ViT-B-32")
+    assert adapter.revision == folder.name
+    assert "0_CLIPModel/model*.safetensors" in patterns
+    assert torch.equal(adapter.encode_texts("a cat").activations, expected)
 
 
 def test_transformers_is_quiet_and_left_as_it_was(

@@ -33,7 +33,9 @@ from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.evidence import Evidence
 from bayesvlm.core.factors import KroneckerFactors, Spectrum, spectrum
 from bayesvlm.core.features import Features
+from bayesvlm.core.inverted import InvertedPosterior
 from bayesvlm.core.posterior import Posterior
+from bayesvlm.core.predicted import PredictedVariance
 from bayesvlm.core.projection import Projection
 
 
@@ -60,8 +62,15 @@ class OnlineLaplace:
     lam: float
 
     @classmethod
-    def begin(cls, start: Posterior, contrast: ClassContrast, beta: float) -> OnlineLaplace:
+    def begin(
+        cls, start: Posterior | InvertedPosterior | PredictedVariance, contrast: ClassContrast, beta: float
+    ) -> OnlineLaplace:
         """The posterior as it is, before any labelled image."""
+        if not isinstance(start, Posterior):
+            raise BayesVLMError(
+                f"Online steps add to the Kronecker factors, and there are none: this model {start.WHY}; use another "
+                "strategy."
+            )
         if start.structure != "damped":
             raise BayesVLMError(
                 f"structure={start.structure!r}: online steps are defined for the damped posterior of the paper; "

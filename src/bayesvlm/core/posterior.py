@@ -72,13 +72,7 @@ class Posterior:
 
     def embed(self, features: Features) -> GaussianEmbeddings:
         """Gaussian embeddings of the inputs: N(W phi + b + r, Cov[W phi])."""
-        mean = self.projection.embed(features)
-        zero = ~mean.any(dim=1)
-        if bool(zero.any()):
-            raise BayesVLMError(
-                f"The embeddings of rows {torch.nonzero(zero).flatten().tolist()[:10]} are zero and have no direction "
-                "to compare; check those inputs."
-            )
+        mean = directed(self.projection.embed(features))
         squares = self.rotated_inputs(features).square()
         if self.structure == "damped":
             scale = squares @ self._cast(1 / self._damped_A)
@@ -149,3 +143,14 @@ class Posterior:
     def _cast(self, tensor: Tensor) -> Tensor:
         """To the projection's dtype and device: eigen-decompositions stay in float64 until here."""
         return tensor.to(self.projection.weight)
+
+
+def directed(mean: Tensor) -> Tensor:  # [N, d]
+    """Mean embeddings as they are, if each has a direction."""
+    zero = ~mean.any(dim=1)
+    if bool(zero.any()):
+        raise BayesVLMError(
+            f"The embeddings of rows {torch.nonzero(zero).flatten().tolist()[:10]} are zero and have no direction "
+            "to compare; check those inputs."
+        )
+    return mean

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -21,6 +22,8 @@ class PredictedVariance:
         like: a tensor of the dtype and on the device to compute with.
         width: d.
     """
+
+    WHY: ClassVar[str] = "predicts its variances itself; classify with it as it is"
 
     like: Tensor
     width: int

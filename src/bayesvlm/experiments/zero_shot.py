@@ -19,12 +19,15 @@ from typing import Any
 import torch
 import transformers
 from safetensors.torch import save
+from torch import Tensor
 
 from bayesvlm import __version__
 from bayesvlm.artifacts.files import read_safetensors, write_together
 from bayesvlm.artifacts.weights import weight_hashes
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.estimation import TOWERS
+from bayesvlm.core.inverted import InvertedPosterior
+from bayesvlm.core.predicted import PredictedVariance
 from bayesvlm.data.cache import FeatureCache, tensor_fingerprint
 from bayesvlm.data.labelled.samples import LabelledSet, absent_classes
 from bayesvlm.data.views import Views
@@ -185,17 +188,6 @@ class ZeroShot:
 
     def inputs(self, data: LabelledSet) -> dict[str, Any]:
         """What a result on this set will depend on: two runs with equal inputs give equal results."""
-        posterior = None
-        if self.vlm.fitted:
-            sums = [(f"{t}.{n}", getattr(self.vlm.factors[t], f"{n}_sum")) for t in TOWERS for n in "AB"]
-            posterior = {
-                "factors": tensor_fingerprint(sums),
-                "tau": self.vlm.tau,
-                "lam": self.vlm.lam,
-                "structure": self.vlm.settings.structure,
-                "covariance": self.vlm.settings.covariance,
-                "link": self.vlm.settings.link,
-            }
         validation = self.validation
         return {
             "model": {
@@ -204,7 +196,7 @@ class ZeroShot:
                 "encoder": self.encoder.identity,
                 "projections": weight_hashes(self.vlm.image, self.vlm.text)["float32"],
             },
-            "posterior": posterior,
+            "posterior": _identity(self.vlm) if self.vlm.fitted else None,
             "data": self._named(data),
             "validation": validation and self._named(validation),
             "methods": list(self.methods),
@@ -242,6 +234,23 @@ class ZeroShot:
     def _named(self, data: LabelledSet) -> dict[str, str]:
         template = self.template or data.templates[0]
         return {"name": data.name, "fingerprint": self.encoder.fingerprint(data), "template": template}
+
+
+def _identity(vlm: BayesVLM) -> dict[str, Any]:
+    """What a posterior's predictions depend on: its tensors, by their hash, and how they are read."""
+    identity: dict[str, Any] = {"link": vlm.settings.link}
+    tensors: list[tuple[str, Tensor]] = []
+    for tower in TOWERS:
+        posterior = vlm.posterior[tower]
+        if isinstance(posterior, PredictedVariance):
+            return {**identity, "predicted": True}
+        if isinstance(posterior, InvertedPosterior):
+            tensors += [(f"{tower}.A_inverse", posterior.A_inverse), (f"{tower}.B_diagonal", posterior.B_diagonal)]
+        else:
+            tensors += [(f"{tower}.A", posterior.factors.A_sum), (f"{tower}.B", posterior.factors.B_sum)]
+            identity |= {"tau": vlm.tau, "lam": vlm.lam}
+            identity |= {"structure": vlm.settings.structure, "covariance": vlm.settings.covariance}
+    return {"factors": tensor_fingerprint(tensors), **identity}
 
 
 def _slug(name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,8 +13,10 @@ from torch import Tensor, nn
 
 from bayesvlm.core.embeddings import GaussianEmbeddings
 from bayesvlm.core.errors import BayesVLMError, check_count
-from bayesvlm.core.estimation import Loss
+from bayesvlm.core.estimation import Loss, Tower
 from bayesvlm.core.features import Features
+from bayesvlm.core.inverted import InvertedPosterior
+from bayesvlm.core.predicted import PredictedVariance
 from bayesvlm.core.projection import Projection
 from bayesvlm.models.images import ImageLike, as_images, to_rgb
 from bayesvlm.progress import progress_bar
@@ -51,8 +53,8 @@ class Adapter(ABC):
         logit_scale: the logarithm of the temperature, as CLIP and SigLIP store it: t = exp(logit_scale).
         logit_bias: what the model adds to t * cosine, or None.
         loss: what the model was trained with.
-        predicts_variance: whether it predicts a variance of every embedding, as ProLIP and PCME++ do.
         device, dtype: where and in what precision the encoders run.
+        posterior: what gives embeddings a variance, where the checkpoint brought it: the authors', ProLIP, PCME++.
     """
 
     name: str
@@ -63,9 +65,9 @@ class Adapter(ABC):
     logit_scale: float
     logit_bias: float | None
     loss: Loss
-    predicts_variance: bool = False
     device: torch.device
     dtype: torch.dtype
+    posterior: Mapping[Tower, InvertedPosterior | PredictedVariance] | None = None
 
     @abstractmethod
     def forward_images(self, images: list[Image.Image]) -> Activations:

@@ -7,7 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from bayesvlm.core.estimation import Loss
-from bayesvlm.models.huggingface import HuggingFaceAdapter, Tower
+from bayesvlm.models.huggingface import HuggingFaceAdapter
+from bayesvlm.models.tower import Tower
 
 
 class CLIPAdapter(HuggingFaceAdapter):

@@ -5,45 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
 
 from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.core.projection import Projection
 from bayesvlm.models.adapter import Activations, Adapter, Reference, as_texts
-from bayesvlm.models.hooks import captured_inputs
 from bayesvlm.models.images import ImageLike, as_images, to_rgb
-
-
-@dataclass(frozen=True)
-class Tower:
-    """Where a tower's last linear layer is, and the module, if any, whose input is added to that layer's output."""
-
-    layer: nn.Linear
-    residual: nn.Module | None = None
-
-    def projection(self, device: torch.device, dtype: torch.dtype) -> Projection:
-        """A copy of the layer, no narrower than float32: half precision is for encoders."""
-        dtype = dtype if dtype == torch.float64 else torch.float32
-        weight, bias = self.layer.weight.detach(), self.layer.bias
-        return Projection(
-            weight.to(device, dtype, copy=True),
-            None if bias is None else bias.detach().to(device, dtype, copy=True),
-            residual=self.residual is not None,
-        )
-
-    def activations(self, run: Callable[[], Any]) -> Activations:
-        """What enters the layer, and the residual module, while `run` runs the tower once."""
-        modules = [self.layer] if self.residual is None else [self.layer, self.residual]
-        with captured_inputs(*modules) as records:
-            run()
-        return Activations(*(_rows(record) for record in records))
-
+from bayesvlm.models.tower import Tower
 
 _OF_A_FILE = (
     "_name_or_path",
@@ -147,10 +119,3 @@ def _plain(configuration: dict[str, Any]) -> dict[str, Any]:
     kept = {name: _plain(value) if isinstance(value, dict) else value for name, value in kept.items()}
     plain: dict[str, Any] = json.loads(json.dumps(kept, sort_keys=True, default=str))
     return plain
-
-
-def _rows(record: list[Tensor]) -> Tensor:  # [N, p]
-    """The single recorded input, as a matrix: pooling heads keep a length-one axis of positions."""
-    if len(record) != 1:
-        raise RuntimeError(f"The last layer ran {len(record)} times in one forward pass; expected exactly once.")
-    return record[0].flatten(start_dim=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -23,12 +24,23 @@ from bayesvlm.embedded import embedded_model
 from bayesvlm.models.adapter import Adapter
 from bayesvlm.models.clip import CLIPAdapter
 from bayesvlm.models.huggingface import HuggingFaceAdapter
+from bayesvlm.models.openclip_loading import (
+    FILES,
+    FOLDER,
+    HUB,
+    PICKLES,
+    PREFIX,
+    is_open_clip,
+    load_architecture,
+    load_folder,
+)
 from bayesvlm.models.probabilistic import (
     ProbabilisticAdapter,
     load_probabilistic,
     load_tokeniser,
     probabilistic_family,
 )
+from bayesvlm.models.published import PICKLE, is_published, published_posterior
 from bayesvlm.models.quiet import brief, quiet
 from bayesvlm.models.siglip import SiglipAdapter
 
@@ -45,6 +57,8 @@ _DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "spiece.model", "tokenizer.model")
 _PIXEL_FILES = ("preprocessor_config.json", "processor_config.json")
 _WEIGHTS = "model*.safetensors"  # one file or shards; repositories may hold other formats under other names
+_INNER = "0_CLIPModel"  # where sentence-transformers keeps the model of transformers
+_FILES = ("*.json", "*.txt", "*.model", _WEIGHTS, f"{_INNER}/{_WEIGHTS}")
 
 
 def load_adapter(
@@ -53,12 +67,15 @@ def load_adapter(
     dtype: str | torch.dtype | None = None,
     revision: str | None = None,
 ) -> Adapter:
-    """Load a CLIP, SigLIP or SigLIP 2 checkpoint of `transformers`, or a ProLIP or PCME++ of their authors.
+    """Load a CLIP, SigLIP or SigLIP 2 of `transformers`, a model of open_clip, a ProLIP or a PCME++.
 
-    Weights are read from safetensors only, and no code from the checkpoint is run.
+    Weights are read from safetensors; those of open_clip, and of the models that the paper's authors publish, also from
+    torch files with `weights_only=True`. No code from a checkpoint is run.
 
     Args:
-        name: a Hub id such as "openai/clip-vit-base-patch32", or a folder in the same layout.
+        name: a Hub id such as "openai/clip-vit-base-patch32", or a folder in the same layout; or what open_clip calls a
+            model: "open_clip:ViT-B-32/laion2b_s34b_b79k", "open_clip:ViT-B-32/checkpoint.pt", "hf-hub:owner/name",
+            "local-dir:folder".
         device: where the encoders run; None takes the GPU where there is one.
         dtype: the precision the encoders run in; None is float32.
         revision: a branch, tag or commit of the Hub repository.
@@ -67,11 +84,16 @@ def load_adapter(
         BayesVLMError: when the model cannot be found, is of an unknown family, or its files are missing or damaged.
     """
     target, precision = resolve_device(device), _dtype(dtype)
+    if isinstance(name, str) and name.startswith((PREFIX, HUB, FOLDER)):
+        return _load_open_clip(name, revision, target, precision)
     folder, commit = _locate(name, revision)
     if probabilistic_family(folder) is not None:
         trained = load_probabilistic(folder)
         tokenise = load_tokeniser(folder, trained.config)
         return ProbabilisticAdapter(trained, tokenise, str(name), commit, target, precision)
+    if is_open_clip(folder):
+        folder = folder if commit is None else _open_clip_snapshot(str(name), commit)
+        return load_folder(folder, str(name), commit, target, precision)
     family = _family(folder)
     if family is CLIPAdapter and precision == torch.float64 and not _MODERN:
         raise BayesVLMError(
@@ -82,7 +104,10 @@ def load_adapter(
         model = _load_weights(folder)
         tokenizer = _load_tokenizer(folder)
         image_processor = _load_image_processor(folder)
-    return family(model, image_processor, tokenizer, str(name), commit, target, precision)
+    adapter = family(model, image_processor, tokenizer, str(name), commit, target, precision)
+    if is_published(folder):
+        adapter.posterior = published_posterior(folder, adapter)
+    return adapter
 
 
 def resolve_device(device: str | torch.device | None) -> torch.device:
@@ -114,26 +139,58 @@ def _locate(name: str | Path, revision: str | None) -> tuple[Path, str | None]:
         raise BayesVLMError(f"The model's name is a {type(name).__name__}; expected a Hub id or a folder.")
     folder = embedded_model(name) or Path(name).expanduser()
     if folder.is_dir():
-        if revision is not None:
-            raise BayesVLMError(
-                f"revision={revision!r} was given for the folder {str(name)!r}, but only Hub ids have revisions; "
-                "leave it out, or check the folder out at that revision."
-            )
-        return folder, None
+        _refuse_revision(name, revision)
+        return _encoder_folder(folder), None
     if isinstance(name, Path) or folder.is_absolute() or name.startswith((".", "~")) or folder.exists():
         raise BayesVLMError(f"There is no folder {str(name)!r}; pass a folder with a config.json, or a Hub id.")
     snapshot = _download(name, revision)
-    if revision is None and not any(snapshot.glob(_WEIGHTS)):
-        converted = _safetensors_pull_request(name)
+    inner = _encoder_folder(snapshot)
+    if not any(inner.glob(_WEIGHTS)) and not is_open_clip(inner):
+        converted = _safetensors_pull_request(name) if revision is None else None
         if converted is not None:
             snapshot = _download(name, converted)
-    return snapshot, snapshot.name
+        elif is_published(inner):
+            snapshot = _download(name, revision, (*_FILES, PICKLE))
+    return _encoder_folder(snapshot), snapshot.name
 
 
-def _download(name: str, revision: str | None) -> Path:
+def _refuse_revision(name: str | Path, revision: str | None) -> None:
+    if revision is not None:
+        raise BayesVLMError(
+            f"revision={revision!r} was given for {str(name)!r}, but only Hub ids have revisions; leave it out, or "
+            "check the folder out at that revision."
+        )
+
+
+def _encoder_folder(folder: Path) -> Path:
+    """Where the model's own files are: in a subfolder where sentence-transformers saved it."""
+    inner = folder / _INNER
+    return inner if inner.is_dir() and not (folder / "config.json").is_file() else folder
+
+
+def _load_open_clip(name: str, revision: str | None, device: torch.device, dtype: torch.dtype) -> Adapter:
+    """A name with one of open_clip's prefixes; "open_clip:" before another of them says nothing new."""
+    bare = name.removeprefix(PREFIX)
+    if bare.startswith(HUB):
+        snapshot = _open_clip_snapshot(bare.removeprefix(HUB), revision)
+        return load_folder(snapshot, bare, snapshot.name, device, dtype)
+    _refuse_revision(name, revision)
+    if not bare.startswith(FOLDER):
+        return load_architecture(name, device, dtype)
+    folder = Path(bare.removeprefix(FOLDER)).expanduser().resolve()
+    return load_folder(folder, f"{FOLDER}{folder}", None, device, dtype)
+
+
+def _open_clip_snapshot(name: str, revision: str | None) -> Path:
+    """The snapshot of a repository in open_clip's layout; its torch file only where it has no safetensors."""
+    snapshot = _download(name, revision, FILES)
+    return snapshot if any(snapshot.glob(FILES[-1])) else _download(name, revision, PICKLES)
+
+
+def _download(name: str, revision: str | None, files: Sequence[str] = _FILES) -> Path:
     """The snapshot of a Hub repository in the local cache, without the pickles and other frameworks' weights."""
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=["*.json", "*.txt", "*.model", _WEIGHTS]))
+        return Path(snapshot_download(name, revision=revision, allow_patterns=list(files)))
     except HFValidationError as error:
         raise BayesVLMError(
             f"{name!r} is neither a folder nor a Hub id; expected something like 'openai/clip-vit-base-patch32'."
@@ -192,6 +249,8 @@ def _family(folder: Path) -> type[HuggingFaceAdapter]:
 
 def _require_weights(folder: Path) -> None:
     files = sorted(folder.glob(_WEIGHTS))
+    if not files and is_published(folder) and any(folder.glob(PICKLE)):
+        return  # read with weights_only=True
     if not files:
         if any(folder.glob("*.bin")) or any(folder.glob("*.pt")):
             problem = "only a pickle (.bin, .pt), which can run code when it is loaded"
@@ -218,9 +277,15 @@ def _load_weights(folder: Path) -> Any:
     """
     from transformers import AutoModel
 
+    safe = any(folder.glob(_WEIGHTS))
     try:
         model, report = AutoModel.from_pretrained(
-            folder, use_safetensors=True, local_files_only=True, output_loading_info=True
+            folder,
+            use_safetensors=safe,
+            weights_only=True,
+            local_files_only=True,
+            trust_remote_code=False,
+            output_loading_info=True,
         )
     except Exception as error:  # a malformed config or shard raises nearly every type
         raise BayesVLMError(
@@ -241,7 +306,7 @@ def _load_tokenizer(folder: Path) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except ImportError as error:
         raise BayesVLMError(
             f"The tokenizer in {str(folder)!r} needs SentencePiece; run `pip install sentencepiece protobuf`."
@@ -260,7 +325,7 @@ def _load_image_processor(folder: Path) -> Any:
     pillow = {"backend": "pil"} if _MODERN else {"use_fast": False}
     load: Any = AutoImageProcessor.from_pretrained  # untyped
     try:
-        return load(folder, local_files_only=True, **pillow)
+        return load(folder, local_files_only=True, trust_remote_code=False, **pillow)
     except Exception as error:  # a malformed file raises nearly every type
         raise BayesVLMError(
             f"The image processor in {str(folder)!r} could not be loaded ({brief(error)}); "

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from bayesvlm.core.embeddings import GaussianEmbeddings
 from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.core.estimation import Loss
+from bayesvlm.core.estimation import TOWERS, Loss
+from bayesvlm.core.predicted import PredictedVariance
 from bayesvlm.core.projection import Projection
 from bayesvlm.models.adapter import Activations, Adapter, Reference, as_texts
 from bayesvlm.models.huggingface import tokenizer_hash
@@ -38,7 +39,6 @@ class ProbabilisticAdapter(Adapter):
 
     model: Any
     loss: Loss = "sigmoid"
-    predicts_variance = True
 
     def __init__(
         self,
@@ -54,6 +54,7 @@ class ProbabilisticAdapter(Adapter):
         precision = dtype if dtype == torch.float64 else torch.float32
         identity = torch.eye(model.config.embed_dim, device=device, dtype=precision)
         self.image = self.text = Projection(identity)
+        self.posterior = {tower: PredictedVariance(identity, model.config.embed_dim) for tower in TOWERS}
         self.logit_scale, self.logit_bias = _temperature(model, name)
         self.model = model.to(device, dtype).eval().requires_grad_(False)
 

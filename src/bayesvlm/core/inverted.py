@@ -1,0 +1,101 @@
+r"""A posterior that is known only by its inverses: how the paper's authors publish theirs, inside a model.
+
+    Cov[g(x)] = (phi^T At^-1 phi) diag(Bt^-1),   At = sqrt(tau) A + sqrt(lam) I,   Bt = sqrt(tau) B + sqrt(lam) I
+
+tau and lam are inside the inverses and cannot be taken out again, and of Bt^-1 only the diagonal is there: enough to
+predict, not to choose other settings or to go on learning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from bayesvlm.core.embeddings import GaussianEmbeddings, Shape, SharedCovariance
+from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.core.factors import spectrum, symmetric
+from bayesvlm.core.features import Features
+from bayesvlm.core.posterior import directed
+from bayesvlm.core.projection import Projection
+
+
+@dataclass(frozen=True, eq=False)
+class InvertedPosterior:
+    """N(W, At^-1 (x) diag(b)) over the projection W of one tower.
+
+    Args:
+        projection: the mean.
+        A_inverse: [p, p], At^-1.
+        B_diagonal: [d], b, the diagonal of Bt^-1.
+    """
+
+    WHY: ClassVar[str] = (
+        "came with its posterior as inverses, tau and lam inside; import the published factors with "
+        "`bayesvlm convert`, or fit your own with vlm.fit(pairs)"
+    )
+
+    projection: Projection
+    A_inverse: Tensor  # [p, p]
+    B_diagonal: Tensor  # [d]
+
+    def __post_init__(self) -> None:
+        have = (list(self.A_inverse.shape), list(self.B_diagonal.shape))
+        p, d = self.projection.input_width, self.projection.embedding_width
+        if have != ([p, p], [d]):
+            raise BayesVLMError(
+                f"The inverse of A is {have[0]} and the diagonal of that of B {have[1]}; this projection needs "
+                f"{[p, p]} and {[d]} (a bias counts as one input): they belong to another model or tower."
+            )
+        object.__setattr__(self, "A_inverse", symmetric(self.A_inverse, "A^-1"))
+        diagonal = self.B_diagonal.detach().double()
+        if not bool((torch.isfinite(diagonal) & (diagonal > 0)).all()) or not bool(self.A_inverse.any()):
+            raise BayesVLMError(
+                "The inverse of A is zero, or the diagonal of that of B is not above zero everywhere: the covariance "
+                "was never set; fit a posterior for the base model instead."
+            )
+        object.__setattr__(self, "B_diagonal", diagonal)
+        _ = self._root  # refuses what is indefinite
+
+    @cached_property
+    def shape(self) -> Shape:
+        """R, with Cov[g(x)] = a(x) R: the diagonal of Bt^-1."""
+        return Shape(self._cast(self.B_diagonal))
+
+    def embed(self, features: Features) -> GaussianEmbeddings:
+        """Gaussian embeddings of the inputs: N(W phi + b + r, Cov[W phi])."""
+        mean = directed(self.projection.embed(features))
+        scale = self._rooted(features).square().sum(dim=1)
+        return GaussianEmbeddings(mean, SharedCovariance(scale, self.shape))
+
+    def drawn_embeddings(self, features: Features, draws: int, generator: torch.Generator) -> Iterator[Tensor]:
+        """Embeddings [N, d] of the inputs under draws of the projection, each draw shared by all inputs."""
+        rooted, mean = self._rooted(features), self.projection.embed(features)
+        std = self._cast(self.B_diagonal.sqrt())[:, None]
+        for _ in range(draws):
+            noise = torch.randn(
+                self.projection.augmented.shape, generator=generator, dtype=mean.dtype, device=generator.device
+            )
+            yield torch.addmm(mean, rooted, (std * noise.to(mean.device)).T)
+
+    @property
+    def basis(self) -> Tensor:  # [d, d]
+        """The axes the draws are given in: the embedding's own."""
+        return self._cast(torch.eye(self.projection.embedding_width))
+
+    def _rooted(self, features: Features) -> Tensor:  # [N, p]
+        """phi^T L, with At^-1 = L L^T: its square is the variance every output shares."""
+        return self.projection.inputs(features) @ self._cast(self._root)
+
+    @cached_property
+    def _root(self) -> Tensor:  # [p, p]
+        """L, from the eigenvalues: At^-1 is close to singular where the curvature is large."""
+        values, vectors = spectrum(self.A_inverse, "A^-1")
+        return vectors * values.sqrt()
+
+    def _cast(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.projection.weight)
