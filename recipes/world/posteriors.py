@@ -6,12 +6,14 @@ import argparse
 
 from bayesvlm.embedded import WORLD, embedded_names
 from bayesvlm.experiments.demo import estimate
+from bayesvlm.models.loading import brings_variances
 from bayesvlm.vlm import BayesVLM
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", default=embedded_names(), help="which models; all of them by default")
+    fitted = [name for name in embedded_names() if not brings_variances(WORLD / "models" / name)]
+    parser.add_argument("names", nargs="*", default=fitted, help="which models; all that have one by default")
     for name in parser.parse_args().names:
         vlm = BayesVLM.from_pretrained(WORLD / "models" / name, device="cpu")  # a folder comes without posterior
         estimate(vlm)

@@ -52,7 +52,7 @@ Given = InvertedPosterior | PredictedVariance  # what a checkpoint may bring in 
 
 
 class BayesVLM:
-    """A CLIP or SigLIP whose similarities come with an uncertainty.
+    """A vision-language model whose similarities come with an uncertainty.
 
     Example:
         >>> generator = torch.Generator().manual_seed(0)
@@ -116,10 +116,10 @@ class BayesVLM:
         """Load a model, or a saved posterior with its model.
 
         Args:
-            name: a model (Hub id or folder in the transformers layout: CLIP, SigLIP, SigLIP2; or one of open_clip, such
-                as "open_clip:ViT-B-32/laion2b_s34b_b79k"); a saved posterior (folder or Hub id), which brings the model
-                it was estimated for; a model published by the paper's authors, which holds its posterior; or one of the
-                embedded models, "emoji-clip", "emoji-clip-colour" and "emoji-siglip", which come with a posterior.
+            name: a model (docs/models.md has all kinds): a Hub id or folder of transformers' CLIP, SigLIP and SigLIP 2,
+                "open_clip:ViT-B-32/laion2b_s34b_b79k", ProLIP and PCME++, which predict variances themselves; a saved
+                posterior (folder or Hub id), which brings the model it was estimated for; or an embedded model:
+                "emoji-clip", "emoji-clip-colour" and "emoji-siglip", which come with a posterior, "emoji-prolip".
             model: the model to use with a saved posterior, where it has moved; its weights must be the same.
             device: None takes CUDA where there is one.
             dtype: of the encoder; None is float32.

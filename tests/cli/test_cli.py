@@ -133,6 +133,15 @@ def interrupt_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[int]]:
 # What works ----------------------------------------------------------------------------------------------------------
 
 
+def test_classify_by_another_method(run: Run, pairs: Path) -> None:
+    asked = "classify", "emoji-prolip", pairs / "00.png", "--classes", "red apple,green book"
+    found = {name: json.loads(run(*asked, "--method", name, "--json").out) for name in ("mean", "native", "probcosine")}
+    probs = {name: result["images"][0]["top"][0]["prob"] for name, result in found.items()}
+    assert len(set(probs.values())) == 3
+    assert {result["scale"] for result in found.values()} == {found["mean"]["scale"]}
+    assert f"by native, temperature t = {found['mean']['scale']:.4g}" in run(*asked, "--method", "native").out
+
+
 def test_fit_tune_classify_info_merge(
     run: Run, model: Path, pairs: Path, posterior: Path, validation: Path, tmp_path: Path
 ) -> None:

@@ -84,6 +84,23 @@ def test_models_sets_and_methods_in_one_call(run: Run, tmp_path: Path) -> None:
     assert "bayesvlm eval emoji-clip emoji-siglip" in (out / "report.html").read_text()
 
 
+def test_a_model_with_variances_of_its_own(run: Run, tmp_path: Path) -> None:
+    ran = run("emoji-prolip", *CLIP, "-o", "out")
+    assert ran.code == 0, ran.err
+    prolip, clip = (Measured.load(tmp_path / f"out/{m}/openmoji-black.json") for m in ("emoji-prolip", "emoji-clip"))
+    assert list(prolip.scores) == ["mean", "native", "ProbCosine"]
+    assert list(clip.scores) == ["plain", "temperature", "Bayes"], "each has the methods that suit it"
+    assert f"emoji-prolip, t = {prolip.facts['scale']:.4g}" in ran.out
+    assert prolip.scores["mean"].nlpd.value > prolip.scores["ProbCosine"].nlpd.value
+    for model, methods, sentence in (
+        ("emoji-prolip", "bayes", "'Bayes' is not for a model that predicts its variances; use some of mean, native"),
+        ("emoji-clip", "native", "'native' is not for a model that predicts no variances; use some of plain"),
+    ):
+        refused = run(model, "-d", "openmoji-black", "--methods", methods, "-o", "other")
+        assert refused.code == 2
+        assert sentence in refused.err
+
+
 def test_what_is_there_already_is_not_done_again(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = ("emoji-clip", "-d", "openmoji-black", "-o", "out", "--skip-existing")
     assert run(*asked).code == 0

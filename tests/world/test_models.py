@@ -25,6 +25,7 @@ from bayesvlm.world import Split, load
 
 FOLDER = Path(__file__).parents[2] / "src/bayesvlm/world/models"
 LEAST = {"emoji-clip": 0.57, "emoji-siglip": 0.56, "emoji-clip-colour": 0.50}
+PREDICTING = "emoji-prolip"  # the one that transformers does not know
 ROWS = slice(None, None, 4)  # 245 of the 979 new drawings
 
 
@@ -90,8 +91,8 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_names_are_the_folders() -> None:
-    assert embedded_names() == sorted(LEAST) == sorted(path.name for path in FOLDER.iterdir())
-    for name in LEAST:
+    assert embedded_names() == sorted([*LEAST, PREDICTING]) == sorted(path.name for path in FOLDER.iterdir())
+    for name in embedded_names():
         assert f'"{name}"' in str(BayesVLM.from_pretrained.__doc__)
 
 
@@ -141,6 +142,28 @@ def test_no_code_comes_with_it(reference: Reference) -> None:
     suffixes = {path.suffix for path in (FOLDER / reference.name).iterdir()}
     assert suffixes <= {".json", ".txt", ".safetensors", ".md"}
     assert "auto_map" not in json.loads((FOLDER / reference.name / "config.json").read_text())
+
+
+# The one that predicts its variances ----------------------------------------------------------------------------------
+
+
+def test_the_probabilistic_one_reads_new_drawings_by_every_method(drawings: Split) -> None:
+    vlm = BayesVLM.from_pretrained(PREDICTING, device="cpu")
+    images, texts = vlm.image_features(list(drawings.images[ROWS])), vlm.text_features(list(drawings.classes))
+    truth = torch.tensor(drawings.labels[ROWS])
+    assert vlm.predicts_variance
+    for method in ("mean", "native", "probcosine"):
+        right = vlm.classify(images, texts, method=method).labels == truth
+        assert float(right.double().mean()) >= 0.5, method
+    check_adapter(load_adapter(PREDICTING, device="cpu"))
+
+
+def test_the_probabilistic_one_is_small_and_holds_no_code() -> None:
+    with safe_open(FOLDER / PREDICTING / "model.safetensors", framework="pt") as file:
+        kinds = {file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118 (it is no mapping)
+    assert kinds == {"F16"}
+    assert sum(path.stat().st_size for path in (FOLDER / PREDICTING).iterdir()) < 7.2e6
+    assert {path.suffix for path in (FOLDER / PREDICTING).iterdir()} <= {".json", ".safetensors", ".md"}
 
 
 # Found by name -------------------------------------------------------------------------------------------------------

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 def classify(
-    posterior: Annotated[str, typer.Argument(help="A saved posterior (folder or Hub id).")],
+    posterior: Annotated[
+        str, typer.Argument(help="A saved posterior (folder or Hub id), or a model that brings its variances.")
+    ],
     images: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
     classes: Annotated[str | None, typer.Option("--classes", help="Class names, separated by commas.")] = None,
     classes_file: Annotated[Path | None, typer.Option("--classes-file", help="Class names, one a line.")] = None,
@@ -25,6 +27,9 @@ def classify(
     top: Annotated[int, typer.Option(min=1, help="Classes to show for each image.")] = 1,
     level: Annotated[float, typer.Option(help="Of the credible interval of the cosine.")] = 0.95,
     link: Annotated[str | None, typer.Option(help="probit, centred or mc. [default: the posterior's]")] = None,
+    method: Annotated[
+        str, typer.Option(help="probcosine; mean, without variances; native, of models that predict variances.")
+    ] = "probcosine",
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Also write the results here, json lines.")] = None,
     model: Model = None,
     device: Device = None,
@@ -68,7 +73,12 @@ def classify(
             decoded = zip(chunk, skipped.decode(chunk), strict=True)
             read = [(path, image) for path, image in decoded if image is not None]
             if read:
-                prediction = vlm.classify([image for _, image in read], texts, progress=False)
+                prediction = vlm.classify(
+                    [image for _, image in read],
+                    texts,
+                    method=method,  # type: ignore[arg-type]
+                    progress=False,
+                )
                 rows += _describe([path for path, _ in read], prediction, names, top, level)
             advance(len(chunk))
     if skipped.reasons:
@@ -79,8 +89,8 @@ def classify(
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         out.parent.mkdir(parents=True, exist_ok=True)
         write_together(out.parent, {out.name: lines.encode()})
-    result = {"posterior": posterior, "images": rows, "skipped": skipped.reasons}
-    emit(result, _as_table(rows, level), as_json)
+    result = {"posterior": posterior, "method": method, "scale": vlm.scale, "images": rows, "skipped": skipped.reasons}
+    emit(result, [_as_table(rows, level), f"by {method}, temperature t = {vlm.scale:.4g}"], as_json)
 
 
 def _unique(names: list[str]) -> list[str]:

@@ -31,8 +31,12 @@ def evaluate(
         typer.Option(help="Where the temperature is found. [default: the embedded validation split for emoji models]"),
     ] = None,
     methods: Annotated[
-        str, typer.Option(help="Some of plain, temperature, tta, bayes, bayes+tta, separated by commas; or all.")
-    ] = "plain,temperature,bayes",
+        str | None,
+        typer.Option(
+            help="Some of plain, temperature, tta, bayes, bayes+tta, separated by commas, or all; for models that "
+            "predict variances also mean, native, probcosine. [default: plain,temperature,bayes or these three]"
+        ),
+    ] = None,
     views: Annotated[int, typer.Option(help="Views of an image for test-time augmentation.")] = 64,
     keep: Annotated[float, typer.Option(help="Share of the views that vote: the most confident ones.")] = 0.3,
     template: Annotated[
@@ -62,6 +66,8 @@ def evaluate(
 
         bayesvlm eval emoji-clip emoji-siglip -d new-drawing -d openmoji-black
 
+        bayesvlm eval emoji-prolip -d new-drawing -d openmoji-black --methods mean,native,probcosine
+
         bayesvlm eval posterior/ -d food101 -d data/my-images --validation imagenet --table latex
 
         bayesvlm eval --list
@@ -88,7 +94,7 @@ def evaluate(
         raise BayesVLMError(f"--table {form!r} is not known; use {' or '.join(FORMATS)}.")
     if model is not None and len(models) > 1:
         raise BayesVLMError(f"--model {model} goes with one posterior, and there are {len(models)}; name one.")
-    chosen = _methods(methods)
+    chosen = None if methods is None else _methods(methods)
 
     opened = partial(open_set, root=root, template=template, strict=strict)
     sets = [opened(name) for name in data]
@@ -99,11 +105,12 @@ def evaluate(
     for name in models:
         vlm = BayesVLM.from_pretrained(name, model=model, device=device)
         tuned_on = validation or "validation"
+        tempered = not vlm.predicts_variance if chosen is None else "temperature" in chosen
         run = ZeroShot(
             vlm,
             name,
             methods=chosen,
-            validation=opened(tuned_on) if "temperature" in chosen else None,
+            validation=opened(tuned_on) if tempered else None,
             views=Views(views),
             keep=keep,
             cache=store,
@@ -149,19 +156,26 @@ def _check_places(out: Path, models: list[str], sets: list[Any]) -> None:
                 )
 
 
-def _check_models(models: list[str], methods: list[str], validation: str | None) -> None:
+def _check_models(models: list[str], methods: list[str] | None, validation: str | None) -> None:
     """Refuse what a method needs and a model lacks, before the first of them is measured."""
     from bayesvlm.artifacts.hub import find_posterior
     from bayesvlm.core.errors import BayesVLMError
-    from bayesvlm.embedded import embedded_names
+    from bayesvlm.embedded import embedded_model, embedded_names
+    from bayesvlm.experiments.methods import SINGLE
+    from bayesvlm.models.loading import brings_variances
 
     for name in models:
-        if "temperature" in methods and validation is None and name not in embedded_names():
+        folder = embedded_model(name) or Path(name).expanduser()
+        if methods is None and brings_variances(folder):
+            continue
+        asked = SINGLE if methods is None else methods
+        if "temperature" in asked and validation is None and name not in embedded_names():
             raise BayesVLMError(
                 f"{name}: temperature scaling needs labelled images; name a set with --validation, or leave "
                 "temperature out of --methods."
             )
-        if any("Bayes" in method for method in methods) and find_posterior(name) is None:
+        bayesian = any("Bayes" in method for method in asked)
+        if bayesian and find_posterior(name) is None and folder.is_dir() and not brings_variances(folder):
             raise BayesVLMError(
                 f"{name} has no posterior; fit one with `bayesvlm fit`, or leave the Bayesian methods out."
             )
@@ -199,9 +213,9 @@ def _remarks(result: Any, path: Path) -> None:
 def _methods(listed: str) -> list[str]:
     """The methods a user named, by their names in tables."""
     from bayesvlm.core.errors import BayesVLMError
-    from bayesvlm.experiments.methods import METHODS
+    from bayesvlm.experiments.methods import METHODS, PREDICTED
 
-    known = {method.lower().replace(" ", ""): method for method in METHODS}
+    known = {method.lower().replace(" ", ""): method for method in (*METHODS, *PREDICTED)}
     if listed.strip().lower() == "all":
         return list(METHODS)
     named = [name.strip().lower().replace(" ", "") for name in listed.split(",") if name.strip()]
@@ -214,6 +228,7 @@ def _methods(listed: str) -> list[str]:
 def _tables(results: list[Any]) -> list[Any]:
     """One table a model for the terminal."""
     rows: dict[str, list[list[str]]] = {}
+    scales = {result.model: result.facts["scale"] for result in results}
     for result in results:
         best = {metric: result.winners(metric) for metric in ("top1", "nlpd", "ece")}
         for method, found in result.scores.items():
@@ -228,7 +243,10 @@ def _tables(results: list[Any]) -> list[Any]:
                 ]
             )
     columns = ["set", "method", "top-1 %", "NLPD", "ECE %"]
-    return [table(f"{model} (* not worse than the best, p = 0.05)", columns, of, texts=2) for model, of in rows.items()]
+    titles = {
+        model: f"{model}, t = {scales[model]:.4g} (* not worse than the best, p = 0.05)" for model in rows
+    }
+    return [table(titles[model], columns, of, texts=2) for model, of in rows.items()]
 
 
 def _list(root: Path | None, as_json: bool) -> None:

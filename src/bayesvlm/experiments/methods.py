@@ -1,5 +1,7 @@
 """The ways to predict that are compared: plain, temperature scaling, Bayes, and the first and last with votes of views.
 
+Models that predict variances have ways of their own: by the mean, by the score they were trained with, by ProbCosine.
+
 All of them start from the same features and go through the images in chunks: memory is bounded however many there are.
 """
 
@@ -23,6 +25,8 @@ SINGLE = ("plain", "temperature", "Bayes")
 """Those that look at an image once."""
 VOTING = ("TTA", "Bayes + TTA")
 """Those that let views of it vote."""
+PREDICTED = ("mean", "native", "ProbCosine")
+"""Those of models that predict variances (ProLIP, PCME++)."""
 _CHUNK = 2**24  # probabilities at a time: 64 MiB in float32
 
 
@@ -81,14 +85,20 @@ class Methods:
         return Scores(Outcomes.concatenate(outcomes), torch.cat(voted))
 
     def _predictor(self, method: str) -> Callable[[Features, Features], Tensor]:  # [N, C]
-        check_choice("method", method, METHODS)
+        check_choice("method", method, (*METHODS, *PREDICTED))
+        if (method in PREDICTED or "Bayes" in method) and (method in PREDICTED) != self.vlm.predicts_variance:
+            kind = "predicts its variances" if self.vlm.predicts_variance else "predicts no variances"
+            others = ", ".join(PREDICTED if self.vlm.predicts_variance else SINGLE)
+            raise BayesVLMError(f"The method {method!r} is not for a model that {kind}; use some of {others}.")
         if method == "temperature":
             if self.temperature is None:
                 raise BayesVLMError("No temperature was found; tune on a validation set, or leave 'temperature' out.")
             value = self.temperature
             return lambda images, classes: apply_temperature(self.vlm.logits(images, classes), value)
-        if method in ("plain", "TTA"):
+        if method in ("plain", "TTA", "mean"):
             return self.vlm.plain
+        if method == "native":
+            return lambda images, classes: self.vlm.classify(images, classes, method="native").probs
         return lambda images, classes: self.vlm.classify(images, classes).probs
 
 

@@ -33,7 +33,7 @@ from bayesvlm.data.labelled.samples import LabelledSet, absent_classes
 from bayesvlm.data.views import Views
 from bayesvlm.evaluation import Outcomes, not_worse_than_best
 from bayesvlm.experiments.encoding import Encoder
-from bayesvlm.experiments.methods import SINGLE, VOTING, Methods, losses
+from bayesvlm.experiments.methods import PREDICTED, SINGLE, VOTING, Methods, losses
 from bayesvlm.experiments.scoring import Scores
 from bayesvlm.experiments.sets import prompts
 from bayesvlm.vlm import BayesVLM
@@ -142,7 +142,7 @@ class ZeroShot:
     Args:
         vlm: the model, with a posterior where a Bayesian method is asked for.
         name: what tables call it.
-        methods: some of `methods.METHODS`.
+        methods: some of `methods.METHODS`, or of `methods.PREDICTED`; None takes those that suit the model.
         validation: where the temperature is found; needed for the method "temperature".
         views: for the methods that vote.
         keep: the share of views that vote.
@@ -155,13 +155,15 @@ class ZeroShot:
         vlm: BayesVLM,
         name: str,
         *,
-        methods: Sequence[str] = SINGLE,
+        methods: Sequence[str] | None = None,
         validation: LabelledSet | None = None,
         views: Views | None = None,
         keep: float = 0.3,
         cache: FeatureCache | None = None,
         template: str | None = None,
     ) -> None:
+        if methods is None:
+            methods = PREDICTED if vlm.predicts_variance else SINGLE
         if any("Bayes" in method for method in methods) and not vlm.fitted:
             raise BayesVLMError(
                 f"{name} has no posterior; fit one with `bayesvlm fit`, or leave the Bayesian methods out."

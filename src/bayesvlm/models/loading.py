@@ -110,6 +110,11 @@ def load_adapter(
     return adapter
 
 
+def brings_variances(folder: Path) -> bool:
+    """Whether the model in a folder comes with variances, so that there is nothing to fit."""
+    return probabilistic_family(folder) is not None or is_published(folder)
+
+
 def resolve_device(device: str | torch.device | None) -> torch.device:
     """The device to use: the one asked for, if it is there; None takes the GPU where there is one."""
     if device is None:
