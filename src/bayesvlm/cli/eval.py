@@ -243,9 +243,7 @@ def _tables(results: list[Any]) -> list[Any]:
                 ]
             )
     columns = ["set", "method", "top-1 %", "NLPD", "ECE %"]
-    titles = {
-        model: f"{model}, t = {scales[model]:.4g} (* not worse than the best, p = 0.05)" for model in rows
-    }
+    titles = {model: f"{model}, t = {scales[model]:.4g} (* not worse than the best, p = 0.05)" for model in rows}
     return [table(titles[model], columns, of, texts=2) for model, of in rows.items()]
 
 
