@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bayesvlm.artifacts import PosteriorConfig, SavedPosterior, hub
 from bayesvlm.artifacts.saved import LamSource
-from bayesvlm.artifacts.weights import check_weights, weight_hashes
+from bayesvlm.artifacts.weights import check_weights, same_weights, weight_hashes
 from bayesvlm.classes import class_names, label_indices
 from bayesvlm.core.contrast import DEFAULT_MEMORY, Precision
 from bayesvlm.core.cosine import CosineMoments, prob_cosine
@@ -183,9 +183,14 @@ class BayesVLM:
         """
         name = self.adapter.name if self.adapter else "these projections"
         config = saved.config
-        expected = config.encoder_weights or config.weights
-        if expected is not None:
-            check_weights(expected, config.model, self.image, self.text, name)
+        if self.predicts_variance:
+            self._check_free("It takes no posterior")
+        tuned: dict[str, Any] = {}
+        if config.encoder_weights is not None and not same_weights(config.weights or {}, self.image, self.text):
+            check_weights(config.encoder_weights, config.model, self.image, self.text, name)
+            tuned = self._tuned(saved)
+        elif config.weights is not None:
+            check_weights(config.weights, config.model, self.image, self.text, name)
         for entry in ("loss", "logit_scale", "logit_bias"):
             had, have = getattr(config, entry), getattr(self, entry)
             if had is not None and had != have:
@@ -201,14 +206,20 @@ class BayesVLM:
             link=config.link,
         )
         factors = {tower: saved.factors[tower].to(self.device) for tower in TOWERS}
-        tuned: dict[str, Any] = {}
-        if config.encoder_weights is not None and saved.projections is not None:
-            tuned = {tower: projection.to(self.image.weight) for tower, projection in saved.projections.items()}
-            check_weights(config.weights or {}, config.model, tuned["image"], tuned["text"], "projections.safetensors")
         kept = {"normalise": config.normalise, "provenance": config.provenance}
         vlm = self._copy(factors=factors, given=None, settings=settings, **kept, **tuned)
         _ = vlm.posterior  # shapes are checked here, not at the first prediction
         return vlm
+
+    def _tuned(self, saved: SavedPosterior) -> dict[str, Projection]:
+        """The projections of a fine-tuned model, which are kept with its posterior."""
+        found = {}
+        for tower, projection in (saved.projections or {}).items():
+            own: Projection = getattr(self, tower)
+            found[str(tower)] = dataclass_replace(projection.to(own.weight), residual=own.residual)
+        file = "projections.safetensors"
+        check_weights(saved.config.weights or {}, saved.config.model, found["image"], found["text"], file)
+        return found
 
     def replace(
         self,
@@ -246,8 +257,12 @@ class BayesVLM:
         return self._copy(image=image.to(self.image.weight), factors={**self.factors, "image": factors})
 
     def without_posterior(self) -> BayesVLM:
-        """The bare model, with the paper's settings: as if it had been loaded without a posterior."""
-        return self._copy(factors=None, given=None, settings=Settings(), normalise=None, provenance={})
+        """The bare model with its projections as they are, fine-tuned or not, and the paper's settings.
+
+        Variances that a model predicts are part of it, and stay.
+        """
+        given = self._given if self.predicts_variance else None
+        return self._copy(factors=None, given=given, settings=Settings(), normalise=None, provenance={})
 
     def _copy(self, **changes: Any) -> BayesVLM:
         kept: dict[str, Any] = {
@@ -479,6 +494,15 @@ class BayesVLM:
         """
         check_choice("method", method, get_args(Method))
         names = class_names(classes)
+        if method == "mean" and not self.fitted:
+            raise BayesVLMError(
+                "There is no posterior, and so no moments; vlm.plain gives the probabilities of the mean."
+            )
+        if method == "native" and not self.predicts_variance:
+            name = self.adapter.name if self.adapter else "This model"
+            raise BayesVLMError(
+                f"{name} predicts no variances, so its native score is the scaled cosine; use method='mean'."
+            )
         images, texts = self.image_features(inputs, progress=progress), self.text_features(classes)
         embedded = self._embeddings(images, texts)
         moments, posterior = prob_cosine(*embedded), self.posterior
@@ -486,17 +510,19 @@ class BayesVLM:
         def split() -> Any:
             return monte_carlo(posterior["image"], images, posterior["text"], texts, self.scale, draws, seed)
 
-        link = self.settings.link
-        if method == "mean":
-            probs = self.plain(images, texts)
-        elif method == "native":
-            probs = torch.softmax(self._encoder("images").native_logits(*embedded), dim=1)
+        link, label_link = self.settings.link, self._label_link
+        if method != "probcosine":
+            scores = self.logits(images, texts) + (self.logit_bias or 0.0)
+            if method == "native":
+                scores = self._encoder("images").native_logits(*embedded)
+            probs = torch.softmax(scores, dim=1)
+            label_link = None if label_link is None else lambda _: torch.sigmoid(scores)
         elif link == "mc":
             result = split()
             probs, split = result.probs, lambda: result
         else:
             probs = (probit if link == "probit" else centred_probit)(moments, self.scale)
-        return Prediction(probs, moments, names, split, self._label_link)
+        return Prediction(probs, moments, names, split, label_link)
 
     @torch.no_grad()
     def similarity(self, inputs: Any, texts: Any, *, progress: bool | None = None) -> CosineMoments:

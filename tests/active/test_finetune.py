@@ -137,6 +137,9 @@ def test_a_fine_tuned_model_is_saved_with_its_projection(tmp_path: Path) -> None
     assert torch.equal(again.classify(images, classes).probs, adapted.classify(images, classes).probs)
     assert not torch.allclose(again.plain(images, classes), vlm.plain(images, classes))
     assert again.adapter is not None, "it encodes images too"
+    assert again.image.residual is vlm.image.residual, "what the tower adds is known as before"
+    assert torch.equal(adapted.with_posterior(adapted.saved()).image.weight, adapted.image.weight)
+    assert "was fine-tuned" in (tmp_path / "adapted/README.md").read_text()
     once_more = BayesVLM.from_pretrained(again.save_pretrained(tmp_path / "again"), device="cpu")
     assert torch.equal(once_more.image.weight, adapted.image.weight)
     with pytest.raises(BayesVLMError, match="estimated for other weights"):

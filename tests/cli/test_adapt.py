@@ -64,7 +64,7 @@ def test_the_search_sets_gamma_and_beta(run: Run, tmp_path: Path, monkeypatch: p
     assert code == 0, err
     assert "with gamma 0.5, beta 7" in err
     kept = [json.loads(file.read_text()) for file in (tmp_path / "out/openmoji-black").glob("epig-0-*.json")]
-    assert sorted(run["inputs"]["protocol"]["budgets"] for run in kept) == [[2, 4], [50]]
+    assert sorted(run["inputs"]["protocol"]["budgets"] for run in kept) == [[2, 4], [4]]
     assert all(run["inputs"]["protocol"]["epig"]["gamma"] == 0.5 for run in kept)
     assert all(run["inputs"]["protocol"]["epig"]["beta"] == 7.0 for run in kept)
 
@@ -91,6 +91,7 @@ def test_domains_of_ones_own(run: Run, tmp_path: Path) -> None:
         (("--gamma", "-1"), "gamma=-1.0; it must be a finite number of at least 0"),
         (("--search", "--beta", "1"), "--search finds gamma and beta"),
         (("--template", "a {c}"), "--template is for sets of photos"),
+        (("--search", "--strategies", "random"), "--search finds EPIG's gamma and beta; add epig"),
         (("--budgets", "100000"), "The largest budget is 100000 and the pool of openmoji-black"),
     ],
 )

@@ -142,6 +142,18 @@ def test_classify_by_another_method(run: Run, pairs: Path) -> None:
     assert f"by native, temperature t = {found['mean']['scale']:.4g}" in run(*asked, "--method", "native").out
 
 
+def test_a_model_that_predicts_variances_is_not_fitted(refuse: Run, pairs: Path, tmp_path: Path) -> None:
+    refused = refuse("fit", "emoji-prolip", pairs, "--out", tmp_path / "posterior")
+    assert "emoji-prolip predicts its variances itself" in refused.err
+    assert not (tmp_path / "posterior/config.json").exists()
+    asked = "classify", "emoji-prolip", pairs / "00.png", "--classes", "a,b", "--method", "native", "--link", "mc"
+    assert "--link mc goes with --method probcosine" in refuse(*asked).err
+
+
+def test_tune_does_not_save_beside_an_embedded_posterior(refuse: Run, validation: Path) -> None:
+    assert "emoji-clip is not a folder here, and the tuned posterior" in refuse("tune", "emoji-clip", validation).err
+
+
 def test_fit_tune_classify_info_merge(
     run: Run, model: Path, pairs: Path, posterior: Path, validation: Path, tmp_path: Path
 ) -> None:

@@ -149,9 +149,9 @@ def test_from_variances() -> None:
         GaussianEmbeddings.from_variances(mean, variance[:2])
     with pytest.raises(BayesVLMError, match="same"):
         GaussianEmbeddings.from_variances(mean[0], variance[0])
-    for bad in (-1.0, float("nan")):
+    for bad in (-1.0, float("nan"), float("inf")):
         broken = variance.clone()
         broken[1, 2] = bad
-        with pytest.raises(BayesVLMError, match="negative numbers or NaN"):
+        with pytest.raises(BayesVLMError, match="negative or infinite numbers or NaN"):
             GaussianEmbeddings.from_variances(mean, broken)
     assert len(GaussianEmbeddings.from_variances(mean, torch.zeros_like(mean))) == 3

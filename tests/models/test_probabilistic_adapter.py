@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +55,7 @@ def vlm(folder: Path) -> BayesVLM:
 def test_the_adapter_is_sound(folder: Path) -> None:
     adapter = load_adapter(folder, device="cpu")
     assert isinstance(adapter, ProbabilisticAdapter)
-    print(check_adapter(adapter))
+    assert len(check_adapter(adapter).errors) > 5
     assert check_adapter(load_adapter(folder, device="cpu", dtype="float64")).tolerance == 1e-10
     json.dumps([adapter.architecture(), adapter.preprocessing()])
 
@@ -91,6 +93,25 @@ def test_the_three_ways_to_predict(folder: Path, vlm: BayesVLM) -> None:
     assert torch.allclose(again, found, atol=1e-6), "names and images as well as features"
 
 
+def test_each_label_by_itself_goes_by_the_same_method(vlm: BayesVLM) -> None:
+    images, texts = vlm.image_features(pictures()), vlm.text_features(TEXTS)
+    native = vlm.adapter.native_logits(vlm.embed_images(images), vlm.embed_texts(texts))
+    assert torch.allclose(vlm.classify(images, texts, method="native").label_probs, native.sigmoid(), atol=1e-6)
+    mean = vlm.logits(images, texts) + vlm.logit_bias
+    assert torch.allclose(vlm.classify(images, texts, method="mean").label_probs, mean.sigmoid(), atol=1e-6)
+
+
+def test_no_code_beside_the_tokenizer_is_run(folder: Path, tmp_path: Path) -> None:
+    copied = Path(shutil.copytree(folder, tmp_path / "copied"))
+    settings = json.loads((copied / "tokenizer_config.json").read_text())
+    settings |= {"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": ["evil.Evil", None]}}
+    (copied / "tokenizer_config.json").write_text(json.dumps(settings))
+    (copied / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n")
+    with contextlib.suppress(BayesVLMError):  # either it loads without that code, or it is refused
+        load_adapter(copied, device="cpu")
+    assert not (tmp_path / "ran").exists()
+
+
 def test_the_temperature_is_that_of_the_native_score(vlm: BayesVLM, folder: Path) -> None:
     expected = {"ProLIP": (math.exp(2.5), -7.0), "PCMEPP": (12.0, 5.0 - 12.0)}
     name = type(vlm.adapter.model).__name__
@@ -102,8 +123,13 @@ def test_there_is_nothing_to_fit_tune_or_keep(vlm: BayesVLM, tmp_path: Path) -> 
     images, texts = vlm.image_features(pictures()), vlm.text_features(TEXTS)
     labels = [0, 1, 2, 0]
     why = "predicts its variances itself"
+    bare = vlm.without_posterior()
+    saved = BayesVLM.from_pretrained("emoji-clip", device="cpu").saved()
+    assert torch.equal(bare.classify(images, texts).probs, vlm.classify(images, texts).probs)
     for attempt, sentence in (
         (lambda: vlm.fit([(images[:3], texts)]), "There is nothing to fit"),
+        (lambda: bare.fit([(images[:3], texts)]), "There is nothing to fit"),
+        (lambda: vlm.with_posterior(saved), "It takes no posterior"),
         (lambda: vlm.tune(images, labels, texts), "There is no tau to tune"),
         (lambda: vlm.replace(tau=2.0), "tau cannot be changed"),
         (lambda: vlm.save_pretrained(tmp_path / "kept"), "There are no factors"),

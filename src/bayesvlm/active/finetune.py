@@ -47,6 +47,7 @@ def finetune(
         lr: the paper's is 1e-5, for models a hundred times the size of the embedded ones and more.
         seed: of the order of the batches.
     """
+    _ = vlm.factors  # they are extended in the end: without them, say so first
     check_positive("lr", lr)
     check_count("epochs", epochs)
     check_count("batch", batch)

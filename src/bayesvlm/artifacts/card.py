@@ -35,6 +35,11 @@ cosines into means with variances.
 
 Pseudo-data count tau = {{ "%.6g" % tau }}; structure {{ structure }}, covariance {{ covariance }},
 link {{ link }}; loss {{ loss }}.
+{%- if encoder_weights %}
+The image projection was fine-tuned; projections.safetensors holds it, and the labelled images count among its pairs.
+The rest of the encoder is that of the model named above, whose own projections have sha256
+`{{ encoder_weights.float32 }}`.
+{%- endif %}
 {%- if weights %}
 For projections with sha256 `{{ weights.float32 }}`; other weights are refused.
 {%- else %}

@@ -24,6 +24,12 @@ def weight_hashes(image: Projection, text: Projection) -> dict[str, str]:
     return hashes
 
 
+def same_weights(expected: Mapping[str, str], image: Projection, text: Projection) -> bool:
+    """Whether these are the projections that were hashed; one model in two dtypes counts as the same."""
+    loaded = weight_hashes(image, text)
+    return loaded["float32"] in expected.values() or expected.get("float32") in loaded.values()
+
+
 def check_weights(
     expected: Mapping[str, str], expected_model: str | None, image: Projection, text: Projection, model: str
 ) -> None:
@@ -33,9 +39,9 @@ def check_weights(
         expected, expected_model: hashes and model the posterior was saved with.
         image, text, model: the projections at hand and what they belong to.
     """
-    loaded = weight_hashes(image, text)
-    if loaded["float32"] in expected.values() or expected["float32"] in loaded.values():
+    if same_weights(expected, image, text):
         return
+    loaded = weight_hashes(image, text)
     raise BayesVLMError(
         f"This posterior was estimated for other weights: the projections of {model} hash to "
         f"{loaded['float32'][:12]}..., the posterior's to {expected['float32'][:12]}... "

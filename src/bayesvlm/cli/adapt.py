@@ -91,6 +91,8 @@ def adapt(
         options = replace(options, beta=beta)
     if search and (gamma is not None or beta is not None):
         raise BayesVLMError("--search finds gamma and beta; leave --gamma and --beta out.")
+    if search and "epig" not in named:
+        raise BayesVLMError("--search finds EPIG's gamma and beta; add epig to --strategies, or leave it out.")
     tasks = _tasks(domains, target, classes, root, template, strict)
     protocol = Protocol(
         strategies=named,  # type: ignore[arg-type]
@@ -101,6 +103,7 @@ def adapt(
         epochs=epochs,
     )
     vlm = BayesVLM.from_pretrained(posterior, model=model, device=device)
+    _ = vlm.factors  # fine-tuning extends them: a model without is refused before anything is encoded
     encoder = Encoder(vlm, FeatureCache(cache))
     found: dict[str, Any] = {}
     answers: dict[str, Any] = {}
@@ -108,7 +111,7 @@ def adapt(
     for name in tasks.targets:
         task = tasks.make(encoder, name)
         run = Adaptation(vlm, task, protocol, out / name)
-        if search and "epig" in named:
+        if search:
             tried = run.search()
             best = min(tried, key=lambda pair: tried[pair])
             remark(f"{name}: validation NLPD {tried[best]:.3f} with gamma {best[0]:g}, beta {best[1]:g}")

@@ -62,6 +62,8 @@ def classify(
             f"There are no images in {', '.join(map(str, images))}; give image files or folders of them."
         )
     vlm = BayesVLM.from_pretrained(posterior, model=model, device=device)
+    if link is not None and method != "probcosine":
+        raise BayesVLMError(f"--link {link} goes with --method probcosine; {method} has none.")
     if link is not None:
         vlm = vlm.replace(link=link)  # type: ignore[arg-type]
     texts = vlm.text_features(prompts(_unique(names), template), progress=False)

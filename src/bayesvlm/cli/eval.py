@@ -106,6 +106,8 @@ def evaluate(
         vlm = BayesVLM.from_pretrained(name, model=model, device=device)
         tuned_on = validation or "validation"
         tempered = not vlm.predicts_variance if chosen is None else "temperature" in chosen
+        if tempered:
+            _check_validation(name, validation)
         run = ZeroShot(
             vlm,
             name,
@@ -160,25 +162,35 @@ def _check_models(models: list[str], methods: list[str] | None, validation: str 
     """Refuse what a method needs and a model lacks, before the first of them is measured."""
     from bayesvlm.artifacts.hub import find_posterior
     from bayesvlm.core.errors import BayesVLMError
-    from bayesvlm.embedded import embedded_model, embedded_names
+    from bayesvlm.embedded import embedded_model
     from bayesvlm.experiments.methods import SINGLE
     from bayesvlm.models.loading import brings_variances
+    from bayesvlm.models.probabilistic import probabilistic_family
 
     for name in models:
         folder = embedded_model(name) or Path(name).expanduser()
-        if methods is None and brings_variances(folder):
-            continue
+        if methods is None and (not folder.is_dir() or probabilistic_family(folder) is not None):
+            continue  # which methods suit it is known when it is loaded
         asked = SINGLE if methods is None else methods
-        if "temperature" in asked and validation is None and name not in embedded_names():
-            raise BayesVLMError(
-                f"{name}: temperature scaling needs labelled images; name a set with --validation, or leave "
-                "temperature out of --methods."
-            )
+        if "temperature" in asked:
+            _check_validation(name, validation)
         bayesian = any("Bayes" in method for method in asked)
         if bayesian and find_posterior(name) is None and folder.is_dir() and not brings_variances(folder):
             raise BayesVLMError(
                 f"{name} has no posterior; fit one with `bayesvlm fit`, or leave the Bayesian methods out."
             )
+
+
+def _check_validation(name: str, validation: str | None) -> None:
+    """The embedded validation split is for the embedded models."""
+    from bayesvlm.core.errors import BayesVLMError
+    from bayesvlm.embedded import embedded_model
+
+    if validation is None and embedded_model(name) is None:
+        raise BayesVLMError(
+            f"{name}: temperature scaling needs labelled images; name a set with --validation, or leave "
+            "temperature out of --methods."
+        )
 
 
 def _before(path: Path, inputs: dict[str, Any], strict: bool) -> Any:

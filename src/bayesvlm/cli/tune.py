@@ -39,13 +39,19 @@ def tune(
 
         bayesvlm tune posterior/ imagenet:val
     """
+    from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.data.cache import FeatureCache
     from bayesvlm.experiments.encoding import Encoder
     from bayesvlm.experiments.sets import open_set, prompts
     from bayesvlm.vlm import BayesVLM
 
+    if not posterior.is_dir():
+        raise BayesVLMError(
+            f"{posterior} is not a folder here, and the tuned posterior is saved in its place; save it to one first."
+        )
     images = open_set(validation, root=root, template=template, strict=strict)
     vlm = BayesVLM.from_pretrained(posterior, model=model, device=device)
+    _ = vlm.factors  # nothing is encoded for a model without a posterior
     encoder = Encoder(vlm, FeatureCache(cache))
     found = encoder.images(images)
     labels = found.labels.tolist()

@@ -7,6 +7,7 @@ diagonal approximation of the paper and for models that predict variances (ProLI
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -62,8 +63,10 @@ class ItemCovariance:
     basis: Tensor | None = None  # [d, d], Q; None is the identity
 
     def __post_init__(self) -> None:
-        if not bool((self.variance >= 0).all()):  # also catches NaN
-            raise BayesVLMError("Embedding variances hold negative numbers or NaN; a variance is at least zero.")
+        if not bool(((self.variance >= 0) & (self.variance < math.inf)).all()):  # also catches NaN
+            raise BayesVLMError(
+                "Embedding variances hold negative or infinite numbers or NaN; a variance is finite and at least zero."
+            )
 
     def trace(self) -> Tensor:  # [N]
         return self.variance.sum(dim=1)

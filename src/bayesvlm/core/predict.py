@@ -52,8 +52,9 @@ class EntropySplit(NamedTuple):
 class Prediction:
     """Class probabilities with what they are made of.
 
-    `epistemic`, `aleatoric` and their sum `total` are Monte Carlo over parameter draws, so `total` is near `entropy`,
-    and equal to it with link="mc". They, `variance` and `label_probs` are computed on first access and kept.
+    `epistemic`, `aleatoric` and their sum `total` are Monte Carlo over parameter draws (of a model that predicts
+    variances over draws of each embedding by itself: what its own noise changes), so `total` is near `entropy`, and
+    equal to it with link="mc". They, `variance` and `label_probs` are computed on first access and kept.
     """
 
     probs: Tensor  # [N, C]

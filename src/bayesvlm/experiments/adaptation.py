@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayesvlm import __version__
 from bayesvlm.active import STRATEGIES, Epig, Strategy, finetune, rank
 from bayesvlm.active.targeting import Metric
 from bayesvlm.artifacts.files import write_together
@@ -157,8 +158,12 @@ class Adaptation:
         return runs
 
     def search(self, budget: int = 50, seed: int = 0, progress: bool | None = None) -> dict[tuple[float, float], float]:
-        """Validation NLPD after EPIG with every gamma and beta of the paper's grid; kept as other runs are."""
+        """Validation NLPD after EPIG with every gamma and beta of the paper's grid; kept as other runs are.
+
+        With fewer labels than `budget` where the protocol's largest is smaller.
+        """
         found = {}
+        budget = min(budget, max(self.protocol.budgets))
         pairs = list(product(GAMMAS, BETAS))
         with progress_bar("searching gamma and beta", total=len(pairs), unit="pairs", show=progress) as advance:
             for gamma, beta in pairs:
@@ -261,6 +266,8 @@ class Adaptation:
                 **asdict(self.vlm.settings),
             },
             "scale": self.vlm.scale,
+            "loss": [self.vlm.loss, self.vlm.logit_bias, self.vlm.normalise],
+            "versions": {"bayesvlm": __version__, "torch": torch.__version__},
             "task": {"name": self.task.name, "fingerprint": self.task.fingerprint},
         }
 

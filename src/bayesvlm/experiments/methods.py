@@ -85,11 +85,7 @@ class Methods:
         return Scores(Outcomes.concatenate(outcomes), torch.cat(voted))
 
     def _predictor(self, method: str) -> Callable[[Features, Features], Tensor]:  # [N, C]
-        check_choice("method", method, (*METHODS, *PREDICTED))
-        if (method in PREDICTED or "Bayes" in method) and (method in PREDICTED) != self.vlm.predicts_variance:
-            kind = "predicts its variances" if self.vlm.predicts_variance else "predicts no variances"
-            others = ", ".join(PREDICTED if self.vlm.predicts_variance else SINGLE)
-            raise BayesVLMError(f"The method {method!r} is not for a model that {kind}; use some of {others}.")
+        check_suits(self.vlm, method)
         if method == "temperature":
             if self.temperature is None:
                 raise BayesVLMError("No temperature was found; tune on a validation set, or leave 'temperature' out.")
@@ -100,6 +96,15 @@ class Methods:
         if method == "native":
             return lambda images, classes: self.vlm.classify(images, classes, method="native").probs
         return lambda images, classes: self.vlm.classify(images, classes).probs
+
+
+def check_suits(vlm: BayesVLM, method: str) -> None:
+    """Refuse a method that the model has no use for."""
+    check_choice("method", method, (*METHODS, *PREDICTED))
+    if (method in PREDICTED or "Bayes" in method) and (method in PREDICTED) != vlm.predicts_variance:
+        kind = "predicts its variances" if vlm.predicts_variance else "predicts no variances"
+        others = ", ".join(PREDICTED if vlm.predicts_variance else SINGLE)
+        raise BayesVLMError(f"The method {method!r} is not for a model that {kind}; use some of {others}.")
 
 
 def _chunks(rows: int, columns: int) -> Iterator[slice]:

@@ -33,7 +33,7 @@ from bayesvlm.data.labelled.samples import LabelledSet, absent_classes
 from bayesvlm.data.views import Views
 from bayesvlm.evaluation import Outcomes, not_worse_than_best
 from bayesvlm.experiments.encoding import Encoder
-from bayesvlm.experiments.methods import PREDICTED, SINGLE, VOTING, Methods, losses
+from bayesvlm.experiments.methods import PREDICTED, SINGLE, VOTING, Methods, check_suits, losses
 from bayesvlm.experiments.scoring import Scores
 from bayesvlm.experiments.sets import prompts
 from bayesvlm.vlm import BayesVLM
@@ -164,6 +164,8 @@ class ZeroShot:
     ) -> None:
         if methods is None:
             methods = PREDICTED if vlm.predicts_variance else SINGLE
+        for method in methods:
+            check_suits(vlm, method)
         if any("Bayes" in method for method in methods) and not vlm.fitted:
             raise BayesVLMError(
                 f"{name} has no posterior; fit one with `bayesvlm fit`, or leave the Bayesian methods out."

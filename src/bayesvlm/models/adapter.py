@@ -83,9 +83,7 @@ class Adapter(ABC):
 
     def native_logits(self, images: GaussianEmbeddings, texts: GaussianEmbeddings) -> Tensor:  # [N, M]
         """The score a model that predicts variances was trained with."""
-        raise BayesVLMError(
-            f"{self.name} predicts no variances, so its native score is the scaled cosine; use method='mean'."
-        )
+        raise NotImplementedError(f"{type(self).__name__} predicts no variances")
 
     def architecture(self) -> dict[str, Any]:
         """What the model does with its weights, as json: the activation, the number of heads, where it pools."""

@@ -109,7 +109,8 @@ def tokenizer_hash(tokenizer: Any) -> str:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     known = {"vocabulary": tokenizer.get_vocab()} if backend is None else json.loads(backend.to_str())
     known = {name: value for name, value in known.items() if name not in _OF_A_CALL}
-    digest = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
+    around = {"pad": tokenizer.pad_token_id, "lower": tokenizer.init_kwargs.get("do_lower_case")}
+    digest = hashlib.sha256(json.dumps([known, around], sort_keys=True).encode()).hexdigest()
     return f"{type(tokenizer).__name__} {digest}"
 
 

@@ -88,7 +88,8 @@ class OpenClipAdapter(Adapter):
 
     def _tokens(self, texts: list[str]) -> Tensor:  # [N, L]
         tokens: Tensor = self._tokenizer(texts)
-        highest, vocabulary = int(tokens.max()), getattr(self.model, "vocab_size", None)
+        known = getattr(self.model, "text", self.model)  # where a CustomTextCLIP has it
+        highest, vocabulary = int(tokens.max()), getattr(known, "vocab_size", None)
         if vocabulary and highest >= vocabulary:
             raise BayesVLMError(
                 f"The tokenizer of {self.name!r} gave token {highest}, but the model knows only {vocabulary} tokens; "

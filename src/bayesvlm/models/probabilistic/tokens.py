@@ -74,7 +74,7 @@ def load_tokeniser(folder: str | Path, config: Configuration) -> Tokeniser:
 
     try:
         with quiet():
-            tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=True)
+            tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=True, trust_remote_code=False)
     except ImportError as error:
         raise BayesVLMError(
             f"The tokenizer in {str(source)!r} needs SentencePiece; run `pip install sentencepiece protobuf`."
