@@ -152,8 +152,10 @@ def test_curves_and_advantages_pair_the_seeds() -> None:
     gap = advantage(runs, "epig", "random", 50)
     assert gap.value == pytest.approx(0.5)
     assert gap.standard_error == pytest.approx(0.1 / 3**0.5)
-    _, said = verdicts(runs)
-    assert said == "With 50 labels, against random: better: epig (+0.50 ± 0.06)."
+    assert verdicts(runs) == [
+        "With 50 labels epig has the lowest NLPD, 2.50.",
+        "Against random, better: epig (+0.50 ± 0.06).",
+    ]
     wide = [made("epig", seed, 2.0 + seed - 0.5 * (seed + 0.2)) for seed in range(3)]
     gap = advantage([*runs[:3], *wide], "epig", "random", 50)
     assert 2 < gap.value / gap.standard_error < 4.3, "beyond two standard errors, not beyond what three seeds can tell"
@@ -174,8 +176,11 @@ def test_the_page_tells_of_every_strategy(vlm: BayesVLM, task: Task, tmp_path: P
     text = page.read_text()
     for strategy in STRATEGIES:
         assert strategy in text
-    assert verdicts(runs)[1].split(":")[0] in text
+    assert verdicts(runs)[0] in text
     assert "With 8 labels" in text, "the largest budget is judged, whatever it is"
+    assert "over targeted-random" in text
+    gap = advantage(runs, "epig", "random", 8)
+    assert f"{gap.value:+.2f} ± {gap.standard_error:.2f}" in text
     alone = [run for run in runs if run.seed == 0]
     one = write_adaptation({"small": alone}, {}, {}, tmp_path / "one.html", "a model").read_text()
     assert "One seed tells no strategy" in one

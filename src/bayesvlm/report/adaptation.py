@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -25,6 +26,7 @@ METRICS = (
     Metric("ece", "ECE (%)", "lower", percent=True),
 )
 JUDGED_AT = (50, 100, 200)
+BASELINES = ("random", "targeted-random")
 
 
 def write_adaptation(
@@ -93,7 +95,9 @@ def _blocks(
         "Learning curves of every strategy.",
         curves_plot(runs, width=NARROW),
     )
-    blocks: list[Text | Plot | Table] = [Text(" ".join(verdicts(runs))), plot, _table(runs)]
+    gains = _gains(runs)
+    blocks: list[Text | Plot | Table] = [Text(" ".join(verdicts(runs))), plot]
+    blocks += [_table(runs)] if gains is None else [gains, _table(runs)]
     if answers:
         blocks.append(
             Plot(
@@ -111,25 +115,50 @@ def _blocks(
 
 
 def verdicts(runs: Sequence[Run]) -> list[str]:
-    """Which strategies beat random and targeted random in NLPD, and by how much, at every budget that is judged."""
+    """Which strategies are told from random and from targeted random in NLPD, with the largest number of labels."""
     named = list(dict.fromkeys(run.strategy for run in runs))
     if len({run.seed for run in runs}) < 2:
         return ["One seed tells no strategy from another; run several."]
-    said = []
-    for over in ("random", "targeted-random"):
-        for budget in _judged(runs)[1:] if over in named else ():
-            groups: dict[str, list[str]] = {"better": [], "not told apart": [], "worse": []}
-            for strategy in named:
-                if strategy != over:
-                    gap = advantage(runs, strategy, over, budget)
-                    how = ("better" if gap.value > 0 else "worse") if told_apart(gap, runs) else "not told apart"
-                    groups[how].append(f"{strategy} ({gap.value:+.2f} ± {gap.standard_error:.2f})")
-            told = [f"{how}: {', '.join(names)}" for how, names in groups.items() if names]
-            if told:
-                said.append(f"With {budget} labels, against {over}: {'; '.join(told)}.")
-    if said:
-        said.insert(0, "In NLPD (nats gained on the same target images, t-test paired by seed, p = 0.05).")
+    budget = _judged(runs)[-1]
+    found = {strategy: points[budget].value for strategy, points in curves(runs).items()}
+    best = min(found, key=lambda strategy: found[strategy])
+    said = [f"With {budget} labels {best} has the lowest NLPD, {found[best]:.2f}."]
+    for over in (over for over in BASELINES if over in named):
+        groups: dict[str, list[str]] = {"better": [], "not told apart": [], "worse": []}
+        for strategy in (strategy for strategy in named if strategy != over):
+            gap = advantage(runs, strategy, over, budget)
+            how = ("better" if gap.value > 0 else "worse") if told_apart(gap, runs) else "not told apart"
+            groups[how].append(f"{strategy} ({gap.value:+.2f} ± {gap.standard_error:.2f})")
+        told = [f"{how}: {', '.join(names)}" for how, names in groups.items() if names]
+        if told:
+            said.append(f"Against {over}, {'; '.join(told)}.")
     return said
+
+
+def _gains(runs: Sequence[Run]) -> Table | None:
+    """Nats gained over the two baselines at every budget that is judged."""
+    named = list(dict.fromkeys(run.strategy for run in runs))
+    against = [over for over in BASELINES if over in named]
+    budgets = _judged(runs)[1:]
+    if len({run.seed for run in runs}) < 2 or not against or len(named) < 2:
+        return None
+    rows, best = [], set()
+    for strategy in named:
+        row = [strategy]
+        for over, budget in product(against, budgets):
+            gap = None if strategy == over else advantage(runs, strategy, over, budget)
+            if gap is not None and told_apart(gap, runs):
+                best.add((len(rows), len(row)))
+            row.append("" if gap is None else f"{gap.value:+.2f} ± {gap.standard_error:.2f}")
+        rows.append(row)
+    return Table(
+        ["labels", *(str(budget) for _ in against for budget in budgets)],
+        rows,
+        best,
+        "Nats of NLPD gained on the same target images, mean and standard error over the seeds; bold: told apart "
+        "(t-test paired by seed, p = 0.05).",
+        [("", 1), *((f"over {over}", len(budgets)) for over in against)],
+    )
 
 
 def told_apart(gap: Estimate, runs: Sequence[Run]) -> bool:
