@@ -91,6 +91,10 @@ def test_a_model_with_variances_of_its_own(run: Run, tmp_path: Path) -> None:
     assert list(prolip.scores) == ["mean", "native", "ProbCosine"]
     assert list(clip.scores) == ["plain", "temperature", "Bayes"], "each has the methods that suit it"
     assert f"emoji-prolip, t = {prolip.facts['scale']:.4g}" in ran.out
+    assert (
+        "6 ways to predict (plain, temperature, Bayes, mean, native, ProbCosine)"
+        in (tmp_path / "out/report.html").read_text()
+    )
     assert prolip.scores["mean"].nlpd.value > prolip.scores["ProbCosine"].nlpd.value
     for model, methods, sentence in (
         ("emoji-prolip", "bayes", "'Bayes' is not for a model that predicts its variances; use some of mean, native"),

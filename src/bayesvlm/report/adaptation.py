@@ -142,7 +142,8 @@ def _gains(runs: Sequence[Run]) -> Table | None:
     budgets = _judged(runs)[1:]
     if len({run.seed for run in runs}) < 2 or not against or len(named) < 2:
         return None
-    rows, best = [], set()
+    rows: list[list[str]] = []
+    best: set[tuple[int, int]] = set()
     for strategy in named:
         row = [strategy]
         for over, budget in product(against, budgets):

@@ -9,7 +9,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from bayesvlm.evaluation import paired_t_test
-from bayesvlm.experiments.methods import METHODS
+from bayesvlm.experiments.methods import METHODS, PREDICTED
 from bayesvlm.experiments.zero_shot import LEVEL, Result
 from bayesvlm.report.blocks import Commands, Page, Plot, Section, Table, Text
 from bayesvlm.report.entropy import Answers, entropy_plot, quadrants_plot
@@ -124,7 +124,7 @@ def zero_shot_page(results: Sequence[Result], command: str = "") -> Page:
 
 def lead(results: Sequence[Result]) -> str:
     """What was compared."""
-    methods = [name for name in METHODS if any(name in result.scores for result in results)]
+    methods = [name for name in (*METHODS, *PREDICTED) if any(name in result.scores for result in results)]
     return (
         f"{len(methods)} ways to predict ({', '.join(methods)}) from the same features, on "
         f"{len({result.data for result in results})} labelled sets. Bold in the tables: not worse than the best "
