@@ -1,0 +1,103 @@
+"""The paper's own numbers: its tables, and the curves whose values are in its source. As printed, never corrected.
+
+tables.json and curves.json were transcribed from the LaTeX of *Post-hoc Probabilistic Vision-Language Models*; what
+looks wrong there is noted under `oddities`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from bayesvlm.core.errors import BayesVLMError, check_choice
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Row:
+    """One metric of one method.
+
+    Args:
+        values, errors: one a column; None where the paper prints none.
+        model: what it was measured with, where a table has several or its caption says.
+        setting: what else the row stands for, such as {"tau": 4}.
+    """
+
+    metric: str
+    method: str
+    values: tuple[float | None, ...]
+    errors: tuple[float | None, ...]
+    model: str | None = None
+    setting: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PublishedTable:
+    """A table of the paper.
+
+    Args:
+        name: its label without prefix.
+        caption: what it shows, in a sentence of ours.
+        columns: data sets, or levels of a distortion.
+        unit: metric -> "percent", "nats", ...
+        oddities: what a reader should know of the printed numbers.
+    """
+
+    name: str
+    label: str
+    caption: str
+    columns: tuple[str, ...]
+    unit: dict[str, str]
+    rows: tuple[Row, ...]
+    oddities: str = ""
+
+    def value(self, metric: str, method: str, column: str) -> float | None:
+        """One printed number."""
+        check_choice("column", column, self.columns)
+        found = [row for row in self.rows if (row.metric, row.method) == (metric, method)]
+        if len(found) != 1:
+            there = ", ".join(sorted({f"{row.metric} of {row.method}" for row in self.rows}))
+            raise BayesVLMError(f"{self.name} has {len(found)} rows with {metric} of {method}; it has {there}.")
+        return found[0].values[self.columns.index(column)]
+
+
+def published_names() -> tuple[str, ...]:
+    """The tables there are."""
+    return tuple(_read("tables.json")["tables"])
+
+
+def published_table(name: str) -> PublishedTable:
+    """A table by its label in the paper, without prefix: "uq_results_clip"."""
+    check_choice("name", name, published_names())
+    raw = _read("tables.json")["tables"][name]
+    rows = tuple(
+        Row(
+            row["metric"],
+            row["method"],
+            tuple(row["values"]),
+            tuple(row["errors"]),
+            row.get("model"),
+            row.get("setting", {}),
+        )
+        for row in raw["rows"]
+    )
+    columns = tuple(raw["columns"])
+    return PublishedTable(name, raw["label"], raw["caption"], columns, raw["unit"], rows, raw.get("oddities", ""))
+
+
+def published_curves(name: str) -> dict[str, Any]:
+    """A figure by its label without prefix, as in curves.json: `series` with `x` and `y`, and what they stand for."""
+    figures = _read("curves.json")["figures"]
+    check_choice("name", name, tuple(figures))
+    found: dict[str, Any] = figures[name]
+    return found
+
+
+@cache
+def _read(name: str) -> dict[str, Any]:
+    read: dict[str, Any] = json.loads((HERE / name).read_text(encoding="utf-8"))
+    return read
