@@ -29,7 +29,14 @@ from transformers import AutoTokenizer, CLIPConfig, CLIPModel, SiglipConfig, Sig
 
 import prolip
 from augment import NUMBERS, Augmentation
-from bayesvlm.models.layout import save_clip_pixels, save_clip_tokenizer, save_gemma_tokenizer, save_siglip_pixels
+from bayesvlm.models.layout import (
+    CLIP_MEAN,
+    CLIP_STD,
+    save_clip_pixels,
+    save_clip_tokenizer,
+    save_gemma_tokenizer,
+    save_siglip_pixels,
+)
 from bayesvlm.models.probabilistic import ProLIP, load_tokeniser, probabilistic_family
 from bayesvlm.models.probabilistic.configuration import read_entries
 from bayesvlm.models.probabilistic.prolip import read_prolip
@@ -331,8 +338,8 @@ def normalise(pictures: Tensor, recipe: Recipe) -> Tensor:
     """As the image processor of the family does."""
     if recipe.family == "siglip":
         return (pictures - 0.5) / 0.5
-    mean = pictures.new_tensor([0.48145466, 0.4578275, 0.40821073])[None, :, None, None]
-    std = pictures.new_tensor([0.26862954, 0.26130258, 0.27577711])[None, :, None, None]
+    mean = pictures.new_tensor(CLIP_MEAN)[None, :, None, None]
+    std = pictures.new_tensor(CLIP_STD)[None, :, None, None]
     return (pictures - mean) / std
 
 

@@ -101,7 +101,8 @@ def test_each_label_by_itself_goes_by_the_same_method(vlm: BayesVLM) -> None:
     assert torch.allclose(vlm.classify(images, texts, method="mean").label_probs, mean.sigmoid(), atol=1e-6)
 
 
-def test_no_code_beside_the_tokenizer_is_run(folder: Path, tmp_path: Path) -> None:
+def test_no_code_beside_the_tokenizer_is_run(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("builtins.input", lambda *_: "y")  # whoever is asked, agrees
     copied = Path(shutil.copytree(folder, tmp_path / "copied"))
     settings = json.loads((copied / "tokenizer_config.json").read_text())
     settings |= {"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": ["evil.Evil", None]}}

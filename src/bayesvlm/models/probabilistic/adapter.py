@@ -24,8 +24,9 @@ from bayesvlm.core.projection import Projection
 from bayesvlm.models.adapter import Activations, Adapter, Reference, as_texts
 from bayesvlm.models.huggingface import tokenizer_hash
 from bayesvlm.models.images import ImageLike, as_images, to_rgb
+from bayesvlm.models.layout import CLIP_MEAN, CLIP_STD
 from bayesvlm.models.probabilistic.pcmepp import PCMEPP
-from bayesvlm.models.probabilistic.pixels import MEAN, STD, to_pixels
+from bayesvlm.models.probabilistic.pixels import to_pixels
 from bayesvlm.models.probabilistic.prolip import ProLIP
 from bayesvlm.models.probabilistic.scores import csd
 from bayesvlm.models.probabilistic.tokens import Tokeniser
@@ -85,7 +86,7 @@ class ProbabilisticAdapter(Adapter):
         return {"family": type(self.model).__name__, **asdict(self.model.config)}
 
     def preprocessing(self) -> dict[str, Any]:
-        pixels = {"size": self._size, "mean": MEAN, "std": STD, "resample": "bicubic"}
+        pixels = {"size": self._size, "mean": CLIP_MEAN, "std": CLIP_STD, "resample": "bicubic"}
         return {**super().preprocessing(), "pixels": pixels, "tokens": tokenizer_hash(self._tokenise.tokenizer)}
 
     def _pixels(self, images: list[Image.Image]) -> Tensor:

@@ -13,8 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-MEAN = (0.48145466, 0.4578275, 0.40821073)
-STD = (0.26862954, 0.26130258, 0.27577711)
+from bayesvlm.models.layout import CLIP_MEAN, CLIP_STD
 
 
 def to_pixels(images: Sequence[Image.Image], size: int) -> Tensor:  # [N, 3, size, size]
@@ -26,7 +25,7 @@ def to_pixels(images: Sequence[Image.Image], size: int) -> Tensor:  # [N, 3, siz
     """
     squares = np.stack([np.asarray(_square(image, size)) for image in images])  # [N, size, size, 3]
     pixels = torch.from_numpy(squares).permute(0, 3, 1, 2).float() / 255
-    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (MEAN, STD))
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (CLIP_MEAN, CLIP_STD))
     return ((pixels - mean) / std).contiguous()
 
 
