@@ -13,9 +13,12 @@ import transformers
 from torch import Tensor
 
 from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.core.estimation import Tower
 from bayesvlm.core.features import Features
 from bayesvlm.data.cache import Entry, FeatureCache, Part, tensor_fingerprint
+from bayesvlm.data.distortion import Distortion
 from bayesvlm.data.labelled.samples import Batch, LabelledSet, check_labels, decoded
+from bayesvlm.data.pairs import PairSet
 from bayesvlm.data.views import Views
 from bayesvlm.models.adapter import Adapter
 from bayesvlm.progress import progress_bar
@@ -102,6 +105,49 @@ class Encoder:
             yield Part(_tensors(self.adapter.encode_texts(list(prompts)[start:], progress=False)), {}, len(prompts))
 
         return _features(self._collect(key, parts).tensors)
+
+    def pairs(
+        self, data: PairSet, limit: int | None = None, distortion: Distortion | None = None
+    ) -> tuple[Features, Features]:
+        """Features of image-text pairs, row i belongs to row i.
+
+        Args:
+            limit: how many pairs, from the first; None takes all.
+            distortion: what is done to every image before it is encoded.
+        """
+        images = self._tower_of_pairs("image", data, limit, distortion)
+        texts = self._tower_of_pairs("text", data, limit, None)
+        return images, texts
+
+    def _tower_of_pairs(
+        self, tower: Tower, data: PairSet, limit: int | None, distortion: Distortion | None
+    ) -> Features:
+        key = {**self.identity, "pairs": data.fingerprint(), "limit": limit, "tower": tower}
+        key |= {} if distortion is None else {"distortion": vars(distortion)}
+        what = "" if distortion is None else f", {distortion.kind} {distortion.level:g}"
+        total = limit if data.size is None else min(data.size, limit or data.size)
+
+        def parts(start: int) -> Iterator[Part]:
+            seen = 0
+            with progress_bar(f"Encoding {tower}s of pairs{what}", total=total, unit=f"{tower}s") as advance:
+                for images, texts in data:
+                    first, last = seen, seen + len(texts)
+                    seen = last
+                    rows = slice(max(start - first, 0), None if limit is None else max(limit - first, 0))
+                    chosen = images[rows] if tower == "image" else texts[rows]
+                    advance(len(texts))
+                    if chosen:
+                        yield Part(self._encode_tower(chosen, distortion), {}, len(chosen))
+                    if limit is not None and seen >= limit:
+                        return
+
+        return _features(self._collect(key, parts).tensors)
+
+    def _encode_tower(self, chosen: list[Any], distortion: Distortion | None) -> dict[str, Tensor]:
+        if isinstance(chosen[0], str):
+            return _tensors(self.adapter.encode_texts(chosen, progress=False))
+        images = chosen if distortion is None else [distortion(image) for image in chosen]
+        return _tensors(self.adapter.encode_images(images, progress=False))
 
     def _collect(self, key: Mapping[str, Any], parts: Any, rows: int = 4096) -> Entry:
         if self.cache is not None:

@@ -148,6 +148,7 @@ class ZeroShot:
         keep: the share of views that vote.
         cache: of features; None keeps none.
         template: a prompt with {c} for the class; None takes the first one of each set.
+        encoder: of the same model, where there is one with a cache already.
     """
 
     def __init__(
@@ -161,6 +162,7 @@ class ZeroShot:
         keep: float = 0.3,
         cache: FeatureCache | None = None,
         template: str | None = None,
+        encoder: Encoder | None = None,
     ) -> None:
         if methods is None:
             methods = PREDICTED if vlm.predicts_variance else SINGLE
@@ -178,7 +180,7 @@ class ZeroShot:
             raise BayesVLMError(f"template={template!r} has no place for the class name; put {{c}} where it goes.")
         self.vlm, self.name, self.methods, self.template = vlm, name, tuple(methods), template
         self.views = (views or Views()) if set(methods) & set(VOTING) else None
-        self.encoder = Encoder(vlm, cache)
+        self.encoder = encoder or Encoder(vlm, cache)
         self.validation, self.keep = validation if "temperature" in methods else None, keep
 
     @cached_property
@@ -194,13 +196,7 @@ class ZeroShot:
         """What a result on this set will depend on: two runs with equal inputs give equal results."""
         validation = self.validation
         return {
-            "model": {
-                "name": self.name,
-                "revision": getattr(self.vlm.adapter, "revision", None),
-                "encoder": self.encoder.identity,
-                "projections": weight_hashes(self.vlm.image, self.vlm.text)["float32"],
-            },
-            "posterior": _identity(self.vlm) if self.vlm.fitted else None,
+            **model_inputs(self.vlm, self.name, self.encoder),
             "data": self._named(data),
             "validation": validation and self._named(validation),
             "methods": list(self.methods),
@@ -238,6 +234,19 @@ class ZeroShot:
     def _named(self, data: LabelledSet) -> dict[str, str]:
         template = self.template or data.templates[0]
         return {"name": data.name, "fingerprint": self.encoder.fingerprint(data), "template": template}
+
+
+def model_inputs(vlm: BayesVLM, name: str, encoder: Encoder) -> dict[str, Any]:
+    """What any result depends on of a model: weights, architecture, preprocessing, posterior."""
+    return {
+        "model": {
+            "name": name,
+            "revision": getattr(vlm.adapter, "revision", None),
+            "encoder": encoder.identity,
+            "projections": weight_hashes(vlm.image, vlm.text)["float32"],
+        },
+        "posterior": _identity(vlm) if vlm.fitted else None,
+    }
 
 
 def _identity(vlm: BayesVLM) -> dict[str, Any]:

@@ -1,0 +1,77 @@
+"""Image-text pairs by name: splits of the embedded world, several joined by +, or whatever `open_pairs` finds."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+from PIL import Image
+
+from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.data.images import SkippedImages
+from bayesvlm.data.pairs import PairSet
+from bayesvlm.data.pairs.batches import Pair, decoded_pairs
+from bayesvlm.data.pairs.sources import open_pairs
+from bayesvlm.world import SPLITS, Split, load
+
+_BATCH = 64
+
+
+@dataclass(frozen=True)
+class WorldPairs:
+    """Images of splits of the world with their captions, one split after the other."""
+
+    splits: tuple[Split, ...]
+
+    @property
+    def skipped(self) -> SkippedImages:
+        """Nothing: every image of the world can be read."""
+        return SkippedImages(strict=True)
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.splits))
+
+    def __iter__(self) -> Iterator[tuple[list[Image.Image], list[str]]]:
+        samples = chain.from_iterable(zip(s.keys, s.images, s.captions, strict=True) for s in self.splits)
+        return decoded_pairs((Pair(*sample) for sample in samples), _BATCH, self.skipped)
+
+    def fingerprint(self) -> str:
+        """A hash of the images and captions."""
+        digest = hashlib.sha256()
+        for split in self.splits:
+            digest.update(split.fingerprint().encode())
+            digest.update("\0".join(split.captions).encode())
+        return digest.hexdigest()
+
+
+def named_pairs(name: str, root: str | Path | None = None) -> PairSet:
+    """Splits of the world ("train", "emojione-colour+openmoji-colour"); a folder, also below `root`; a Hub id:SPLIT.
+
+    Args:
+        root: the folder of the known data sets; None takes $BAYESVLM_DATA, or ./data where that is not set.
+    """
+    parts = name.split("+")
+    if all(part in SPLITS for part in parts):
+        return WorldPairs(tuple(map(load, parts)))
+    if Path(name).expanduser().is_dir():
+        return open_pairs(Path(name).expanduser())
+    below = data_root(root) / name
+    if below.is_dir():
+        return open_pairs(below)
+    source, _, split = name.partition(":")
+    if split:
+        return open_pairs(source, split=split)
+    raise BayesVLMError(
+        f"There are no pairs {name!r}: it is no split of the embedded world, no folder here or in {below.parent}, and "
+        "no OWNER/NAME:SPLIT of the Hub; put shards or images with captions there, or name others."
+    )
+
+
+def data_root(root: str | Path | None) -> Path:
+    """Where known sets and pairs lie."""
+    return Path(root or os.environ.get("BAYESVLM_DATA") or "data").expanduser()

@@ -1,0 +1,21 @@
+"""The paper's tables and figures, one small module each: run on the embedded world, on its own data, or on a user's."""
+
+from __future__ import annotations
+
+from bayesvlm.core.errors import check_choice
+from bayesvlm.experiments.reproduction import zero_shot_tables
+from bayesvlm.experiments.reproduction.item import Done, Item, reproduce
+from bayesvlm.experiments.reproduction.lab import Lab
+from bayesvlm.experiments.reproduction.plans import Plan
+
+ITEMS: dict[str, Item] = {item.name: item for module in (zero_shot_tables,) for item in module.ITEMS}
+"""Every item by its name, in the order of the page."""
+
+
+def find_item(name: str) -> Item:
+    """One of `ITEMS`."""
+    check_choice("NAME", name, tuple(ITEMS))
+    return ITEMS[name]
+
+
+__all__ = ["ITEMS", "Done", "Item", "Lab", "Plan", "find_item", "reproduce"]

@@ -1,0 +1,110 @@
+"""What an item is run on: stand-ins of the embedded world by default, the paper's own models and data, or a user's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Models and data.
+
+    Args:
+        models: names or posteriors, as `BayesVLM.from_pretrained` takes them; what a model without a posterior needs is
+            fitted on the first of `pairs` and tuned on `validation`.
+        sets: labelled sets to test on.
+        validation: where tau and the temperature are found.
+        pairs: sources of image-text pairs; splits of the world, several joined by +, or what `open_pairs` takes. The
+            first is (like) the training data, the second a proxy for it.
+        views: whether methods that vote over views of an image belong to it.
+        domains: what active learning chooses from: "world", "officehome", "imagenet-variants", a folder.
+        targets: the domains to get better at.
+    """
+
+    models: tuple[str, ...] = ()
+    sets: tuple[str, ...] = ()
+    validation: str | None = None
+    pairs: tuple[str, ...] = ()
+    views: bool = False
+    domains: str | None = None
+    targets: tuple[str, ...] = ()
+
+    def with_given(
+        self,
+        models: Sequence[str] = (),
+        sets: Sequence[str] = (),
+        validation: str | None = None,
+        pairs: Sequence[str] = (),
+    ) -> Plan:
+        """This plan with what a user named in the place of its own."""
+        return replace(
+            self,
+            models=tuple(models) or self.models,
+            sets=tuple(sets) or self.sets,
+            validation=validation or self.validation,
+            pairs=tuple(pairs) or self.pairs,
+        )
+
+
+TESTS = (
+    "new-drawing",
+    "emojione-colour",
+    "openmoji-colour",
+    "fluent-high-contrast",
+    "emojione-black",
+    "openmoji-black",
+    "unseen-concepts",
+)
+"""The world's seven test sets, as many as the paper has."""
+
+CLIP_BASE = "open_clip:ViT-B-32/laion2b_s34b_b79k"
+CLIP_LARGE = "open_clip:ViT-L-14/laion2b_s32b_b82k"
+CLIP_HUGE = "open_clip:ViT-H-14/laion2b_s32b_b79k"
+SIGLIP_BASE = "google/siglip-base-patch16-224"
+PROLIP = "SanghyukChun/ProLIP-ViT-B-16-DC-1B-12_8B"
+PCMEPP = "SanghyukChun/PCMEPP-ViT-B-16-CC3M-12M-RedCaps"
+
+SAME_MODEL = {
+    "laion/CLIP-ViT-B-32-laion2B-s34B-b79K": CLIP_BASE,
+    "laion/CLIP-ViT-L-14-laion2B-s32B-b82K": CLIP_LARGE,
+    "laion/CLIP-ViT-H-14-laion2B-s32B-b79K": CLIP_HUGE,
+}
+"""Other names of the paper's models."""
+
+PAPER_SETS = {
+    "Flowers-102": "flowers102",
+    "Food-101": "food101",
+    "CIFAR-10": "cifar10",
+    "CIFAR-100": "cifar100",
+    "ImageNet-R": "imagenet-r",
+    "UCF101": "ucf101",
+    "SUN397": "sun397",
+    "ImageNet-A": "imagenet-a",
+    "ImageNet-Sketch": "imagenet-sketch",
+}
+"""A column of the paper's tables -> the known set."""
+
+LAION, CC12M = "laion400m", "cc12m"
+"""Folders of shards, below the folder of the known sets."""
+ZERO_SHOT_SETS = tuple(PAPER_SETS.values())[:7]
+
+
+def column_of(data: str) -> str | None:
+    """The paper's column for a set; None for one it does not have."""
+    return next((column for column, name in PAPER_SETS.items() if name == data), None)
+
+
+def same_model(name: str, published: str) -> bool:
+    """Whether a model is the published one."""
+    return SAME_MODEL.get(name, name) == published
+
+
+def world_plan(*models: str, views: bool = False, sets: tuple[str, ...] = TESTS) -> Plan:
+    """Embedded models on the world, their posteriors fitted on its training split."""
+    return Plan(models, sets, "validation", ("train",), views)
+
+
+def paper_plan(*models: str, views: bool = False, sets: tuple[str, ...] = ZERO_SHOT_SETS) -> Plan:
+    """The paper's models on its sets: tau and the temperature from 100 classes of ImageNet, factors from LAION-400M."""
+    return Plan(models, sets, "imagenet-100", (LAION,), views)
