@@ -26,6 +26,7 @@ from bayesvlm.core.estimation import TOWERS, FactorEstimator, Loss, Normalise, T
 from bayesvlm.core.evidence import Structure
 from bayesvlm.core.factors import KroneckerFactors
 from bayesvlm.core.features import Features
+from bayesvlm.core.head import BayesHead, PlainHead
 from bayesvlm.core.inverted import InvertedPosterior
 from bayesvlm.core.posterior import Covariance, Posterior
 from bayesvlm.core.predict import (
@@ -523,6 +524,27 @@ class BayesVLM:
         else:
             probs = (probit if link == "probit" else centred_probit)(moments, self.scale)
         return Prediction(probs, moments, names, split, label_link)
+
+    @torch.no_grad()
+    def head(self, classes: Sequence[str] | Features) -> BayesHead:
+        """A classifier for these classes alone: `head(inputs)` is `classify(inputs, classes).probs` at little more
+        than the cost of `plain`.
+
+        The classes are encoded once. `head.probs(activations, residual)` takes tensors straight from an encoder and
+        checks nothing: what images that come one at a time need. Damped posteriors with an analytic link only.
+
+        Args:
+            classes: names or prompts, or Features, [C].
+        """
+        class_names(classes)
+        embedded, link = self.embed_texts(classes), self.settings.link
+        return BayesHead(self.posterior["image"], embedded, self.scale, link, self.image_features)
+
+    @torch.no_grad()
+    def plain_head(self, classes: Sequence[str] | Features) -> PlainHead:
+        """The same for `plain`: what `head` is to be compared with. Needs no fit."""
+        class_names(classes)
+        return PlainHead(self.image, self.text.embed(self.text_features(classes)), self.scale, self.image_features)
 
     @torch.no_grad()
     def similarity(self, inputs: Any, texts: Any, *, progress: bool | None = None) -> CosineMoments:

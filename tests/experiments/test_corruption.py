@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +13,10 @@ import torch
 from PIL import Image
 
 from bayesvlm import BayesVLM
-from bayesvlm.experiments.corruption import GREY, LEVELS, Corruption, corrupt, crossed_out, greyed
+from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.data.images import SkippedImages
+from bayesvlm.data.labelled import Sample
+from bayesvlm.experiments.corruption import GREY, LEVELS, Corruption, corrupt, crossed_out, greyed, spread_pairs
 
 from .thinned import thinned
 
@@ -109,7 +114,7 @@ def vlm() -> BayesVLM:
 
 @pytest.fixture(scope="module")
 def found(vlm: BayesVLM) -> Corruption:
-    return corrupt(vlm, thinned("new-drawing"), pairs=6)
+    return corrupt(vlm, *spread_pairs(thinned("new-drawing"), 6))
 
 
 def test_the_grid(found: Corruption) -> None:
@@ -122,10 +127,10 @@ def test_the_grid(found: Corruption) -> None:
 
 
 def test_the_grid_is_the_same_every_time(vlm: BayesVLM, found: Corruption) -> None:
-    again = corrupt(vlm, thinned("new-drawing"), pairs=6)
+    again = corrupt(vlm, *spread_pairs(thinned("new-drawing"), 6))
     assert torch.equal(again.mean, found.mean)
     assert torch.equal(again.std, found.std)
-    other = corrupt(vlm, thinned("new-drawing"), pairs=6, seed=1)
+    other = corrupt(vlm, *spread_pairs(thinned("new-drawing"), 6), seed=1)
     assert torch.equal(other.mean[0, 0], found.mean[0, 0])
     assert not torch.equal(other.mean[1:, 1:], found.mean[1:, 1:])
 
@@ -136,7 +141,7 @@ def test_rows_are_captions_and_columns_pictures(vlm: BayesVLM, found: Corruption
     rows = [index * (len(split) - 1) // 5 for index in range(6)]
     for i, caption_gone in ((0, False), (-1, True)):
         for j, picture_gone in ((0, False), (-1, True)):
-            means, stds = [], []
+            means, variances = [], []
             for row in rows:
                 name = split.classes[split.labels[row]]
                 text = "".join("x" if letter != " " else " " for letter in name) if caption_gone else name
@@ -145,16 +150,75 @@ def test_rows_are_captions_and_columns_pictures(vlm: BayesVLM, found: Corruption
                     image = Image.new("RGB", (64, 64), GREY)
                 moments = vlm.similarity([image], [text])
                 means.append(float(moments.mean))
-                stds.append(float(moments.variance) ** 0.5)
+                variances.append(float(moments.variance))
             assert float(found.mean[i, j]) == pytest.approx(np.mean(means), abs=1e-5)
-            assert float(found.std[i, j]) == pytest.approx(np.mean(stds), abs=1e-5)
+            assert float(found.std[i, j]) == pytest.approx(np.sqrt(variances).mean(), abs=1e-5)
+            assert float(found.variance[i, j]) == pytest.approx(np.mean(variances), rel=1e-4)
 
 
-def test_no_more_pairs_than_there_are(vlm: BayesVLM) -> None:
+# Which pairs ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Listed:
+    """A labelled set with a template, of whatever samples; it need not know how many there are."""
+
+    samples: list[Sample]
+    size: int | None = None
+    name: str = "listed"
+    classes: tuple[str, ...] = ("cat", "dog")
+    templates: tuple[str, ...] = ("a drawing of a {c}", "{c}")
+    skipped: SkippedImages = field(default_factory=SkippedImages)
+
+    def __iter__(self) -> Iterator[Sample]:
+        return iter(self.samples)
+
+    def fingerprint(self) -> str:
+        return ""
+
+
+def shade(value: int) -> Image.Image:
+    return Image.new("RGB", (8, 8), (value,) * 3)
+
+
+def as_png(image: Image.Image) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, "png")
+    return buffer.getvalue()
+
+
+def test_no_more_pairs_than_there_are() -> None:
     split = thinned("validation")
     columns = {column: getattr(split, column)[:3] for column in ("keys", "images", "labels", "captions")}
-    short = replace(split, **columns)
-    assert corrupt(vlm, short).pairs == 3
+    pictures, captions = spread_pairs(replace(split, **columns))
+    assert captions == [split.classes[label] for label in split.labels[:3]]
+    assert [picture.tobytes() for picture in pictures] == [
+        Image.open(io.BytesIO(image)).convert("RGB").tobytes() for image in split.images[:3]
+    ]
+
+
+@pytest.mark.parametrize("size", [None, 9])
+def test_pairs_are_spread_from_the_first_to_the_last(size: int | None) -> None:
+    data = Listed([Sample(str(row), shade(row), row % 2) for row in range(9)], size)
+    pictures, captions = spread_pairs(data, 5)
+    assert [picture.getpixel((0, 0)) for picture in pictures] == [(row,) * 3 for row in (0, 2, 4, 6, 8)]
+    assert captions == ["a drawing of a cat"] * 5
+
+
+def test_pictures_in_any_form_with_the_prompts_of_their_classes(tmp_path: Path) -> None:
+    shade(3).save(tmp_path / "3.png")
+    images = [shade(1), as_png(shade(2)), b"no picture", tmp_path / "3.png"]
+    data = Listed([Sample(str(row), image, row % 2) for row, image in enumerate(images)])
+    pictures, captions = spread_pairs(data)
+    assert [picture.getpixel((0, 0)) for picture in pictures] == [(1,) * 3, (2,) * 3, (3,) * 3]
+    assert captions == ["a drawing of a cat", "a drawing of a dog", "a drawing of a dog"]
+    assert list(data.skipped.reasons) == ["2"]
+
+
+def test_a_set_that_cannot_be_read() -> None:
+    for samples in ([Sample("0", b"no picture", 0)], []):
+        with pytest.raises(BayesVLMError, match="listed has no image that can be read"):
+            spread_pairs(Listed(samples))
 
 
 def test_a_picture_smaller_than_the_chequerboard() -> None:

@@ -6,15 +6,18 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import Tensor
 
 from bayesvlm import BayesVLM, BayesVLMError
-from bayesvlm.data import ImageFolder
+from bayesvlm.data import ImageFolder, PairFolder
 from bayesvlm.data.cache import FeatureCache
+from bayesvlm.data.distortion import Distortion
 from bayesvlm.data.views import Views
 from bayesvlm.experiments import encoding
 from bayesvlm.experiments.encoding import EncodedSet, Encoder
@@ -253,6 +256,123 @@ def test_an_interrupted_run_goes_on(
     assert calls == [2, 2, 2, 2]
     torch.testing.assert_close(found.features.activations, whole.features.activations)
     assert list(found.keys) == list(whole.keys)
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> PairFolder:
+    """Seven images with captions, in batches of three; the second cannot be read."""
+    folder = tmp_path / "pairs"
+    folder.mkdir()
+    random = np.random.default_rng(1)
+    for number in range(7):
+        Image.fromarray(random.integers(0, 256, (40, 40, 3), dtype=np.uint8)).save(folder / f"{number}.png")
+        (folder / f"{number}.txt").write_text(f"picture number {number}")
+    (folder / "1.png").write_bytes(b"no image")
+    return PairFolder.open(folder, batch_size=3)
+
+
+READABLE = (0, 2, 3, 4, 5, 6)
+
+
+def encoded(vlm: BayesVLM, pairs: PairFolder, distortion: Distortion | None = None) -> list[Tensor]:
+    """Activations of the images and texts of pairs that can be read, one after the other."""
+    paths = [pairs.pairs[row][0] for row in READABLE]
+    images = [Image.open(path) if distortion is None else distortion(Image.open(path)) for path in paths]
+    texts = [pairs.pairs[row][1] for row in READABLE]
+    return [
+        torch.cat([vlm.image_features([image]).activations for image in images]),
+        torch.cat([vlm.text_features([text]).activations for text in texts]),
+    ]
+
+
+@pytest.mark.parametrize("cached", [True, False])
+@pytest.mark.parametrize("distortion", [None, Distortion("greyscale", 1.0), Distortion("blur", 20)])
+def test_pairs_are_the_model_s_own(
+    vlm: BayesVLM, pairs: PairFolder, tmp_path: Path, cached: bool, distortion: Distortion | None
+) -> None:
+    encoder = Encoder(vlm, FeatureCache(tmp_path / "cache") if cached else None)
+    expected = encoded(vlm, pairs, distortion)
+    for _ in range(2):
+        found = encoder.pairs(pairs, distortion=distortion)
+        for features, wanted in zip(found, expected, strict=True):
+            torch.testing.assert_close(features.activations, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_pairs_are_cached_by_what_was_done_to_them(
+    vlm: BayesVLM, pairs: PairFolder, tmp_path: Path, calls: list[int]
+) -> None:
+    encoder = Encoder(vlm, FeatureCache(tmp_path / "cache"))
+    plain = encoder.pairs(pairs)
+    assert sum(calls) == 6
+    distorted = [encoder.pairs(pairs, distortion=Distortion("blur", level)) for level in (10, 50)]
+    assert sum(calls) == 18
+    assert not torch.allclose(distorted[0][0].activations, plain[0].activations)
+    assert not torch.allclose(distorted[0][0].activations, distorted[1][0].activations)
+    assert torch.equal(distorted[0][1].activations, plain[1].activations), "texts stay"
+    again = Encoder(vlm, FeatureCache(tmp_path / "cache")).pairs(pairs, distortion=Distortion("blur", 10.0))
+    assert torch.equal(again[0].activations, distorted[0][0].activations)
+    assert sum(calls) == 18
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 5, 6, 100])
+def test_so_many_pairs_from_the_first(
+    vlm: BayesVLM, pairs: PairFolder, tmp_path: Path, calls: list[int], limit: int
+) -> None:
+    whole = Encoder(vlm).pairs(pairs)
+    calls.clear()
+    for cache in (None, FeatureCache(tmp_path / "cache")):
+        some = Encoder(vlm, cache).pairs(pairs, limit)
+        for features, all_of_them in zip(some, whole, strict=True):
+            assert len(features) == min(limit, 6)
+            expected = all_of_them.activations[:limit]
+            torch.testing.assert_close(features.activations, expected, rtol=1e-4, atol=1e-5)
+    assert sum(calls) == 2 * min(limit, 6), "no image is encoded that is not asked for"
+
+
+@pytest.mark.parametrize("done", [1, 2])
+def test_interrupted_pairs_go_on(
+    vlm: BayesVLM, pairs: PairFolder, tmp_path: Path, calls: list[int], monkeypatch: pytest.MonkeyPatch, done: int
+) -> None:
+    monkeypatch.setattr(encoding, "_PART", 2)
+    cache, blur = FeatureCache(tmp_path / "cache"), Distortion("blur", 30)
+    whole = Encoder(vlm).pairs(pairs, distortion=blur)
+    assert calls == [2, 3, 1], "batches of three, without the one that cannot be read"
+    calls.clear()
+    honest = Encoder._encode_tower
+
+    def interrupted(self: Encoder, *given: Any) -> object:
+        if len(calls) == done:
+            raise KeyboardInterrupt
+        return honest(self, *given)
+
+    monkeypatch.setattr(Encoder, "_encode_tower", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Encoder(vlm, cache).pairs(pairs, distortion=blur)
+    monkeypatch.setattr(Encoder, "_encode_tower", honest)
+    found = Encoder(vlm, cache).pairs(pairs, distortion=blur)
+    assert calls == [2, 3, 1], "what was done is not done again"
+    for features, expected in zip(found, whole, strict=True):
+        torch.testing.assert_close(features.activations, expected.activations)
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_pairs_that_cannot_be_used(vlm: BayesVLM, pairs: PairFolder, tmp_path: Path, cached: bool) -> None:
+    encoder = Encoder(vlm, FeatureCache(tmp_path / "cache") if cached else None)
+    with pytest.raises(BayesVLMError, match="limit is 0"):
+        encoder.pairs(pairs, 0)
+    for path, _ in pairs.pairs:
+        path.write_bytes(b"no image")
+    with pytest.raises(BayesVLMError, match="no pair whose image can be read"):
+        encoder.pairs(pairs)
+
+
+def test_images_and_texts_of_different_days(vlm: BayesVLM, pairs: PairFolder, tmp_path: Path) -> None:
+    encoder = Encoder(vlm, FeatureCache(tmp_path / "cache"))
+    encoder.pairs(pairs)
+    last = pairs.pairs[-1][0]
+    last.write_bytes(b"x" * last.stat().st_size)  # to the fingerprint the same file
+    with pytest.raises(BayesVLMError, match="5 images and 6 texts of the same pairs"):
+        Encoder(vlm, FeatureCache(tmp_path / "cache")).pairs(pairs, distortion=Distortion("blur", 10))
 
 
 def test_a_model_without_an_encoder() -> None:

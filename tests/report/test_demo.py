@@ -80,7 +80,7 @@ def corruption(std: Mapping[tuple[int, int], float] | None = None) -> Corruption
     for place, value in (std or {}).items():
         stds[place] = value
     mean = torch.linspace(0.8, 0.1, 36).reshape(6, 6)
-    return Corruption(LEVELS, 77, mean, stds)
+    return Corruption(LEVELS, 77, mean, stds, stds.square())
 
 
 def picture(colour: str = "red") -> bytes:

@@ -15,6 +15,7 @@ from bayesvlm.cli.eval import evaluate
 from bayesvlm.cli.fit import fit
 from bayesvlm.cli.info import info
 from bayesvlm.cli.merge import merge
+from bayesvlm.cli.reproduce import reproduce
 from bayesvlm.cli.select import select
 from bayesvlm.cli.tune import tune
 
@@ -45,7 +46,7 @@ def options(
     """CLIP and SigLIP that know what they do not know: fit a posterior, tune it, classify with it."""
 
 
-for command in (demo, fit, tune, evaluate, classify, select, adapt, info, convert, merge):
+for command in (demo, fit, tune, evaluate, classify, select, adapt, reproduce, info, convert, merge):
     app.command("eval" if command is evaluate else None)(command)
 
 

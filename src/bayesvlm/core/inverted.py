@@ -87,13 +87,18 @@ class InvertedPosterior:
         """The axes the draws are given in: the embedding's own."""
         return self._cast(torch.eye(self.projection.embedding_width))
 
+    @property
+    def root(self) -> Tensor:  # [p, p]
+        """L^T, with a(x) = |L phi|^2 the variance that every output shares."""
+        return self._cast(self._root)
+
     def _rooted(self, features: Features) -> Tensor:  # [N, p]
-        """phi^T L, with At^-1 = L L^T: its square is the variance every output shares."""
-        return self.projection.inputs(features) @ self._cast(self._root)
+        """(L phi)^T: its square is the variance every output shares."""
+        return self.projection.inputs(features) @ self.root
 
     @cached_property
     def _root(self) -> Tensor:  # [p, p]
-        """L, from the eigenvalues: At^-1 is close to singular where the curvature is large."""
+        """L^T, At^-1 = L^T L, from the eigenvalues: At^-1 is close to singular where the curvature is large."""
         values, vectors = spectrum(self.A_inverse, "A^-1")
         return vectors * values.sqrt()
 

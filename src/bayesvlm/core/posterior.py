@@ -87,6 +87,11 @@ class Posterior:
         """phi in the eigenbasis of A."""
         return self.projection.inputs(features) @ self._cast(self._U_A)
 
+    @property
+    def root(self) -> Tensor:  # [p, p]
+        """L^T, with a(x) = |L phi|^2 the variance that every output shares. Damped only."""
+        return self._cast(self._U_A * self._damped_A.rsqrt().to(self._U_A))
+
     @cached_property
     def variances(self) -> Tensor:  # [d, p]
         """Variance of every parameter in the joint eigenbasis, float64."""

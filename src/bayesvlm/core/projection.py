@@ -80,25 +80,26 @@ class Projection:
 
     def inputs(self, features: Features) -> Tensor:  # [N, p]
         """phi as the posterior sees it: cast to the weight's dtype and device, 1 appended when there is a bias."""
-        if features.activations.shape[1] != self.activation_width:
-            raise BayesVLMError(
-                f"The activations are {features.activations.shape[1]} wide but this tower's projection takes "
-                f"{self.activation_width}; they must be what enters the last linear layer "
-                f"(weight {list(self.weight.shape)}), of the same model and the same tower."
-            )
+        self._check_activations(features)
         phi = features.activations.to(self.weight)
         return phi if self.bias is None else torch.cat([phi, phi.new_ones(len(phi), 1)], dim=1)
 
     def embed(self, features: Features) -> Tensor:  # [N, d]
         """The mean embedding g = W phi + b + r, not normalised."""
+        self.check(features)
         g = self.inputs(features) @ self.augmented.T
+        return g if features.residual is None else g + features.residual.to(g)
+
+    def check(self, features: Features) -> None:
+        """Refuse features that are not of this tower."""
+        self._check_activations(features)
         if features.residual is None:
             if self.residual:
                 raise BayesVLMError(
                     "This tower adds a residual after its last layer, but the features carry none; "
                     "pass Features(activations, residual), as the adapter's encode_images returns."
                 )
-            return g
+            return
         if self.residual is False:
             raise BayesVLMError(
                 "The features carry a residual but this tower adds none; pass Features(activations) alone."
@@ -108,7 +109,14 @@ class Projection:
                 f"The residual is {features.residual.shape[1]} wide but the embedding {self.embedding_width}; "
                 "it must be what the model adds to the projection's output."
             )
-        return g + features.residual.to(g)
+
+    def _check_activations(self, features: Features) -> None:
+        if features.activations.shape[1] != self.activation_width:
+            raise BayesVLMError(
+                f"The activations are {features.activations.shape[1]} wide but this tower's projection takes "
+                f"{self.activation_width}; they must be what enters the last linear layer "
+                f"(weight {list(self.weight.shape)}), of the same model and the same tower."
+            )
 
 
 def _parameter(value: Tensor, name: str, dimensions: int) -> Tensor:

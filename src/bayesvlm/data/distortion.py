@@ -35,8 +35,10 @@ class Distortion:
     def __post_init__(self) -> None:
         check_choice("kind", self.kind, get_args(Kind))
         low, high = sorted((LEVELS[self.kind][0], LEVELS[self.kind][-1]))
-        if not low <= self.level <= high:
-            raise BayesVLMError(f"level={self.level}; for {self.kind} it is from {low:g} to {high:g}.")
+        if not low <= self.level <= high or (self.kind == "jpeg" and self.level % 1):
+            number = "a whole number" if self.kind == "jpeg" else "a number"
+            raise BayesVLMError(f"level={self.level}; for {self.kind} it is {number} from {low:g} to {high:g}.")
+        object.__setattr__(self, "level", float(self.level))  # 10 and 10.0 are one level, also where it is written
 
     def __call__(self, image: Image.Image) -> Image.Image:
         """The image, distorted; its size stays."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from io import BytesIO
 
 import torch
 from PIL import Image, ImageDraw
 from torch import Tensor
 
+from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.features import Features
+from bayesvlm.data.labelled import LabelledSet
+from bayesvlm.experiments.sets import prompts
 from bayesvlm.vlm import BayesVLM
-from bayesvlm.world import Split
 
 LEVELS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 GREY = (128, 128, 128)
@@ -25,13 +27,27 @@ class Corruption:
     pairs: int
     mean: Tensor  # [text levels, image levels]
     std: Tensor  # [text levels, image levels]
+    variance: Tensor  # [text levels, image levels]
 
 
-def corrupt(vlm: BayesVLM, split: Split, pairs: int = 100, seed: int = 0) -> Corruption:
-    """Every combination of levels, on so many pairs spread over the split."""
-    rows = torch.linspace(0, len(split) - 1, min(pairs, len(split))).long().tolist()
-    pictures = [Image.open(BytesIO(split.images[row])).convert("RGB") for row in rows]
-    captions = [split.classes[split.labels[row]] for row in rows]
+def spread_pairs(data: LabelledSet, pairs: int = 100) -> tuple[list[Image.Image], list[str]]:
+    """At most so many images, evenly spread over a set, each with the prompt of its class.
+
+    Of a set that does not know its size it takes one pass more to count.
+    """
+    size = sum(1 for _ in data) if data.size is None else data.size
+    rows = set(torch.linspace(0, size - 1, min(pairs, size), dtype=torch.float64).long().tolist())
+    chosen = [sample for row, sample in enumerate(data) if row in rows]
+    images = data.skipped.decode([sample.image for sample in chosen], [sample.name for sample in chosen])
+    texts = prompts(data)
+    read = [(image, texts[sample.label]) for image, sample in zip(images, chosen, strict=True) if image is not None]
+    if not read:
+        raise BayesVLMError(f"{data.name} has no image that can be read; look at its split and at what was skipped.")
+    return [image for image, _ in read], [text for _, text in read]
+
+
+def corrupt(vlm: BayesVLM, pictures: Sequence[Image.Image], captions: Sequence[str], seed: int = 0) -> Corruption:
+    """Every combination of levels, on pictures and their captions, row i belongs to row i."""
     texts, images = [], []
     for level in LEVELS:
         generator = torch.Generator().manual_seed(seed)  # the same order at every level: more is destroyed, not other
@@ -39,11 +55,12 @@ def corrupt(vlm: BayesVLM, split: Split, pairs: int = 100, seed: int = 0) -> Cor
         generator = torch.Generator().manual_seed(seed)
         images.append(vlm.image_features([greyed(image, level, generator) for image in pictures], progress=False))
     mean = torch.empty(len(LEVELS), len(LEVELS))
-    std = torch.empty_like(mean)
+    std, variance = torch.empty_like(mean), torch.empty_like(mean)
     for i, text in enumerate(texts):
         for j, image in enumerate(images):
-            mean[i, j], std[i, j] = _matched(vlm, image, text)
-    return Corruption(LEVELS, len(rows), mean, std)
+            expected, spread = matched(vlm, image, text)
+            mean[i, j], std[i, j], variance[i, j] = expected.mean(), spread.sqrt().mean(), spread.mean()
+    return Corruption(LEVELS, len(captions), mean, std, variance)
 
 
 def crossed_out(text: str, share: float, generator: torch.Generator) -> str:
@@ -70,7 +87,7 @@ def greyed(image: Image.Image, share: float, generator: torch.Generator, squares
     return painted
 
 
-def _matched(vlm: BayesVLM, images: Features, texts: Features) -> tuple[float, float]:
-    """The average expected cosine, and the average standard deviation, of each image with its own text."""
+def matched(vlm: BayesVLM, images: Features, texts: Features) -> tuple[Tensor, Tensor]:  # [N], [N]
+    """Expected cosine and variance of each image with its own text."""
     moments = vlm.similarity(images, texts)
-    return float(moments.mean.diagonal().mean()), float(moments.variance.diagonal().sqrt().mean())
+    return moments.mean.diagonal(), moments.variance.diagonal()

@@ -17,7 +17,7 @@ from bayesvlm.core.embeddings import GaussianEmbeddings
 from bayesvlm.core.features import Features
 from bayesvlm.core.tuning import TauGrid
 from bayesvlm.evaluation import auroc
-from bayesvlm.experiments.corruption import Corruption, corrupt
+from bayesvlm.experiments.corruption import Corruption, corrupt, spread_pairs
 from bayesvlm.experiments.methods import Methods
 from bayesvlm.experiments.scoring import Scores
 from bayesvlm.progress import progress_bar
@@ -133,7 +133,7 @@ def run_demo(vlm: BayesVLM, name: str, say: Callable[[str], None] = lambda text:
     sets = _test_sets(methods, splits, features, names)
     clock.lap("predict")
     say("corrupt   captions and pictures, step by step")
-    corruption = corrupt(vlm, splits["new-drawing"])
+    corruption = corrupt(vlm, *spread_pairs(splits["new-drawing"]))
     labels = {which: spread(vlm.embed_texts(names[which])) for which in ("seen", "unseen")}
     say("explain   a few images")
     usual = spread(vlm.embed_images(images))

@@ -12,10 +12,10 @@ import torch
 import transformers
 from torch import Tensor
 
-from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.core.errors import BayesVLMError, check_count
 from bayesvlm.core.estimation import Tower
 from bayesvlm.core.features import Features
-from bayesvlm.data.cache import Entry, FeatureCache, Part, tensor_fingerprint
+from bayesvlm.data.cache import Encode, Entry, FeatureCache, Part, tensor_fingerprint
 from bayesvlm.data.distortion import Distortion
 from bayesvlm.data.labelled.samples import Batch, LabelledSet, check_labels, decoded
 from bayesvlm.data.pairs import PairSet
@@ -51,9 +51,9 @@ class Encoder:
         if vlm.adapter is None:
             raise BayesVLMError("This model has projections only and no encoder; load one with from_pretrained.")
         self.vlm, self.adapter, self.cache = vlm, vlm.adapter, cache
-        self._fingerprints: list[tuple[LabelledSet, str]] = []
+        self._fingerprints: list[tuple[LabelledSet | PairSet, str]] = []
 
-    def fingerprint(self, data: LabelledSet) -> str:
+    def fingerprint(self, data: LabelledSet | PairSet) -> str:
         """Of a set, hashed once: it takes reading all of its files."""
         for known, fingerprint in self._fingerprints:
             if known is data:
@@ -81,8 +81,7 @@ class Encoder:
 
     def images(self, data: LabelledSet, views: Views | None = None) -> EncodedSet:
         """Features of a labelled set, or of random views of its images, with a progress bar."""
-        fingerprint = self.fingerprint(data)
-        key = {**self.identity, "data": fingerprint, "views": None if views is None else vars(views)}
+        key = self._image_key(data, views)
         rows = _PART if views is None else max(1, _PART // views.count)
         entry = self._collect(key, lambda start: self._parts(data, views, start), rows)
         labels = entry.tensors["labels"]
@@ -94,8 +93,12 @@ class Encoder:
             labels,
             entry.notes["keys"],
             dict(entry.notes["skipped"]),
-            fingerprint,
+            self.fingerprint(data),
         )
+
+    def keeps(self, data: LabelledSet, views: Views | None = None) -> bool:
+        """Whether the features of a set are in the cache already."""
+        return self.cache is not None and self.cache.get(self._image_key(data, views)) is not None
 
     def texts(self, prompts: Sequence[str]) -> Features:
         """Features of prompts."""
@@ -115,15 +118,35 @@ class Encoder:
             limit: how many pairs, from the first; None takes all.
             distortion: what is done to every image before it is encoded.
         """
+        if limit is not None:
+            check_count("limit", limit)
         images = self._tower_of_pairs("image", data, limit, distortion)
         texts = self._tower_of_pairs("text", data, limit, None)
+        if len(images) != len(texts):  # one of them from the cache, and other images can be read today
+            raise BayesVLMError(
+                f"There are {len(images)} images and {len(texts)} texts of the same pairs, so the data have changed "
+                "since some were encoded; put back what is missing, or name another cache with BAYESVLM_CACHE."
+            )
         return images, texts
+
+    def keeps_pairs(self, data: PairSet, limit: int | None = None, distortion: Distortion | None = None) -> bool:
+        """Whether the features of pairs are in the cache already."""
+        keys = self._pair_key("image", data, limit, distortion), self._pair_key("text", data, limit, None)
+        return self.cache is not None and all(self.cache.get(key) is not None for key in keys)
+
+    def _image_key(self, data: LabelledSet, views: Views | None) -> dict[str, Any]:
+        return {**self.identity, "data": self.fingerprint(data), "views": None if views is None else vars(views)}
+
+    def _pair_key(
+        self, tower: Tower, data: PairSet, limit: int | None, distortion: Distortion | None
+    ) -> dict[str, Any]:
+        key = {**self.identity, "pairs": self.fingerprint(data), "limit": limit, "tower": tower}
+        return key if distortion is None else {**key, "distortion": vars(distortion)}
 
     def _tower_of_pairs(
         self, tower: Tower, data: PairSet, limit: int | None, distortion: Distortion | None
     ) -> Features:
-        key = {**self.identity, "pairs": data.fingerprint(), "limit": limit, "tower": tower}
-        key |= {} if distortion is None else {"distortion": vars(distortion)}
+        key = self._pair_key(tower, data, limit, distortion)
         what = "" if distortion is None else f", {distortion.kind} {distortion.level:g}"
         total = limit if data.size is None else min(data.size, limit or data.size)
 
@@ -131,17 +154,18 @@ class Encoder:
             seen = 0
             with progress_bar(f"Encoding {tower}s of pairs{what}", total=total, unit=f"{tower}s") as advance:
                 for images, texts in data:
-                    first, last = seen, seen + len(texts)
-                    seen = last
+                    first, seen = seen, seen + len(texts)
                     rows = slice(max(start - first, 0), None if limit is None else max(limit - first, 0))
                     chosen = images[rows] if tower == "image" else texts[rows]
                     advance(len(texts))
                     if chosen:
                         yield Part(self._encode_tower(chosen, distortion), {}, len(chosen))
                     if limit is not None and seen >= limit:
-                        return
+                        break
+            if seen == 0:
+                raise BayesVLMError("There is no pair whose image can be read; look at the data, or name other pairs.")
 
-        return _features(self._collect(key, parts).tensors)
+        return _features(self._collect(key, parts, _PART).tensors)
 
     def _encode_tower(self, chosen: list[Any], distortion: Distortion | None) -> dict[str, Tensor]:
         if isinstance(chosen[0], str):
@@ -149,7 +173,7 @@ class Encoder:
         images = chosen if distortion is None else [distortion(image) for image in chosen]
         return _tensors(self.adapter.encode_images(images, progress=False))
 
-    def _collect(self, key: Mapping[str, Any], parts: Any, rows: int = 4096) -> Entry:
+    def _collect(self, key: Mapping[str, Any], parts: Encode, rows: int = _PART) -> Entry:
         if self.cache is not None:
             return self.cache.collect(key, parts, rows)
         made = list(parts(0))

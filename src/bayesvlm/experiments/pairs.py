@@ -50,26 +50,36 @@ class WorldPairs:
 
 
 def named_pairs(name: str, root: str | Path | None = None) -> PairSet:
-    """Splits of the world ("train", "emojione-colour+openmoji-colour"); a folder, also below `root`; a Hub id:SPLIT.
+    """Splits of the world ("train", "emojione-colour+openmoji-colour"); a folder, also below `root`; a Hub id.
+
+    NAME:SPLIT chooses a split of a data set, in a folder or on the Hub.
 
     Args:
         root: the folder of the known data sets; None takes $BAYESVLM_DATA, or ./data where that is not set.
     """
     parts = name.split("+")
     if all(part in SPLITS for part in parts):
+        if Path(name).is_dir():
+            raise BayesVLMError(
+                f"{name!r} is of the embedded world and a folder here; write ./{name} for the folder, or go where "
+                "there is none."
+            )
         return WorldPairs(tuple(map(load, parts)))
-    if Path(name).expanduser().is_dir():
-        return open_pairs(Path(name).expanduser())
-    below = data_root(root) / name
-    if below.is_dir():
-        return open_pairs(below)
+    if folder := _folder(name, root):
+        return open_pairs(folder)
     source, _, split = name.partition(":")
     if split:
-        return open_pairs(source, split=split)
+        return open_pairs(_folder(source, root) or source, split=split)
     raise BayesVLMError(
-        f"There are no pairs {name!r}: it is no split of the embedded world, no folder here or in {below.parent}, and "
-        "no OWNER/NAME:SPLIT of the Hub; put shards or images with captions there, or name others."
+        f"There are no pairs {name!r}: it is no split of the embedded world, no folder here or in {data_root(root)}, "
+        "and no OWNER/NAME:SPLIT of the Hub; put shards or images with captions there, or name others."
     )
+
+
+def _folder(name: str, root: str | Path | None) -> Path | None:
+    """The folder of that name, here or below the root."""
+    here = Path(name).expanduser()
+    return next((folder for folder in (here, data_root(root) / here) if name and folder.is_dir()), None)
 
 
 def data_root(root: str | Path | None) -> Path:

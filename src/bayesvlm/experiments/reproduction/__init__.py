@@ -3,12 +3,35 @@
 from __future__ import annotations
 
 from bayesvlm.core.errors import check_choice
-from bayesvlm.experiments.reproduction import zero_shot_tables
+from bayesvlm.experiments.reproduction import (
+    approximation,
+    cost,
+    independence,
+    negatives,
+    perturbation,
+    proxy_data,
+    proxy_shift,
+    pseudo_count,
+    samples,
+    zero_shot_tables,
+)
 from bayesvlm.experiments.reproduction.item import Done, Item, reproduce
 from bayesvlm.experiments.reproduction.lab import Lab
 from bayesvlm.experiments.reproduction.plans import Plan
 
-ITEMS: dict[str, Item] = {item.name: item for module in (zero_shot_tables,) for item in module.ITEMS}
+_MODULES = (
+    zero_shot_tables,
+    proxy_data,
+    proxy_shift,
+    pseudo_count,
+    cost,
+    approximation,
+    perturbation,
+    independence,
+    samples,
+    negatives,
+)
+ITEMS: dict[str, Item] = {item.name: item for module in _MODULES for item in module.ITEMS}
 """Every item by its name, in the order of the page."""
 
 

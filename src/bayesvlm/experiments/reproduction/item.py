@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+import bayesvlm
 from bayesvlm.artifacts.files import write_together
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.experiments.reproduction.findings import Finding
@@ -34,6 +34,8 @@ class Item:
         world: what it is run on by default.
         paper: what the paper ran it on.
         measure: does it.
+        reads_pairs: whether it needs the pairs themselves, not the posterior alone.
+        distortions: how many times the pairs' images are encoded beside, each time distorted.
     """
 
     name: str
@@ -43,6 +45,8 @@ class Item:
     world: Plan
     paper: Plan
     measure: Callable[[Lab], Finding]
+    reads_pairs: bool = False
+    distortions: int = 0
 
     @property
     def command(self) -> str:
@@ -69,7 +73,7 @@ def reproduce(item: Item, lab: Lab, command: str = "", again: bool = False) -> D
         again: run it even so.
     """
     command = command or item.command
-    inputs = _inputs(item, lab)
+    inputs = _inputs(lab)
     path = lab.out / f"{item.name}.json"
     kept = None if again else _read(path, inputs)
     if kept is not None:
@@ -95,12 +99,30 @@ def reproduce(item: Item, lab: Lab, command: str = "", again: bool = False) -> D
     return Done(item, command, Finding.from_json(json.loads(text)["finding"]), seconds)
 
 
-def _inputs(item: Item, lab: Lab) -> dict[str, Any]:
+def last_seconds(item: Item, out: Path) -> float | None:
+    """How long an item took when it was last run into this folder; None where it was not."""
+    try:
+        return float(json.loads((out / f"{item.name}.json").read_text(encoding="utf-8"))["seconds"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _inputs(lab: Lab) -> dict[str, Any]:
     """What the finding depends on, the code that makes it among it."""
-    measure = item.measure.func if isinstance(item.measure, partial) else item.measure
-    source = inspect.getsourcefile(measure)
-    code = hashlib.sha256(Path(source).read_bytes()).hexdigest() if source else ""
-    return json.loads(json.dumps({**lab.inputs(), "code": code}))  # type: ignore[no-any-return]
+    return json.loads(json.dumps({**lab.inputs(), "code": _code()}))  # type: ignore[no-any-return]
+
+
+@cache
+def _code() -> str:
+    """A hash of everything here that decides a number: features know what they were made with themselves."""
+    package = Path(bayesvlm.__file__).parent
+    rooms = ("active", "core", "evaluation", "experiments")
+    files = [package / "vlm.py", package / "fitting.py", package / "settings.py"]
+    files += [path for room in rooms for path in sorted((package / room).rglob("*.py"))]
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
 
 
 def _read(path: Path, inputs: dict[str, Any]) -> dict[str, Any] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,6 +32,7 @@ from bayesvlm.experiments.scoring import Scores
 from bayesvlm.experiments.sets import open_set, prompts
 from bayesvlm.experiments.styles import world_task
 from bayesvlm.experiments.zero_shot import Result, ZeroShot, model_inputs, place
+from bayesvlm.models import resolve_device
 from bayesvlm.vlm import BayesVLM
 
 PAIRS = 10 * 32768
@@ -65,6 +66,10 @@ class Lab:
     seeds: int = 2
     say: Callable[[str], None] = lambda text: None
     _kept: dict[Any, Any] = field(default_factory=dict)
+
+    def on(self, plan: Plan) -> Lab:
+        """The same lab with another plan; what is loaded is shared."""
+        return replace(self, plan=plan)
 
     # Models ----------------------------------------------------------------------------------------------------------
 
@@ -153,8 +158,10 @@ class Lab:
 
     def zero_shot(self, model: str, data: str) -> Result:
         """Every method on a set; kept, and read again where nothing it depends on has changed."""
-        run = self._once(("zero-shot", model), lambda: self._zero_shot(model))
-        path = place(self.out / "zero-shot", model, data)
+        methods = self.methods(model)
+        run = self._once((f"zero-shot by {methods}", model), lambda: self._zero_shot(model, methods))
+        folder = self.out / ("zero-shot-votes" if run.views else "zero-shot")
+        path = place(folder, model, data)
         labelled = self.set(data)
         try:
             kept = Result.load(path) if path.is_file() else None
@@ -163,7 +170,7 @@ class Lab:
         if kept is not None and kept.inputs == json.loads(json.dumps(run.inputs(labelled))):
             return kept
         result = run.run(labelled)
-        result.save(self.out / "zero-shot")
+        result.save(folder)
         return result
 
     def bayes(self, model: str, vlm: BayesVLM, data: str) -> Scores:
@@ -189,6 +196,7 @@ class Lab:
             "domains": [plan.domains, *plan.targets],
             "views": self.views if plan.views else None,
             "seeds": self.seeds,
+            "device": self._device,
             "versions": {"bayesvlm": __version__, "torch": torch.__version__, "transformers": transformers.__version__},
         }
 
@@ -207,13 +215,27 @@ class Lab:
         if vlm.fitted:
             return vlm
         folder = place(self.out / "posteriors", name, "posterior").with_suffix("")
+        made_from = {
+            "source": self.source(),
+            "pairs_fingerprint": self.encoder(name).fingerprint(self._pair_set(self.source())),
+            "tuned_on": self._validation,
+            "tuned_on_fingerprint": self.encoder(name).fingerprint(self.set(self._validation)),
+        }
         if folder.is_dir():
-            return BayesVLM.from_pretrained(folder, model=name, device=self.device)
+            kept = BayesVLM.from_pretrained(folder, model=name, device=self.device)
+            if made_from.items() <= kept.provenance.items():
+                return kept
         self.say(f"fit       {name} on {self.source()}, then tau on {self._validation}")
-        vlm.fit([self.pairs(name)], provenance={"source": self.source()})
-        self.tuned(name, vlm)
-        vlm.save_pretrained(folder)
-        return vlm
+        fitted = vlm.without_posterior()  # a copy: what a finding depends on is the model as it came
+        fitted.fit([self.pairs(name)], provenance=made_from)
+        self.tuned(name, fitted)
+        fitted.save_pretrained(folder)
+        return fitted
+
+    @property
+    def _device(self) -> str:
+        device = resolve_device(self.device)
+        return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
     @property
     def _validation(self) -> str:
@@ -224,10 +246,9 @@ class Lab:
     def _pair_set(self, source: str) -> PairSet:
         return self._once(("pairs", source), lambda: named_pairs(source, self.root))
 
-    def _zero_shot(self, model: str) -> ZeroShot:
-        vlm, methods = self.vlm(model), self.methods(model)
+    def _zero_shot(self, model: str, methods: tuple[str, ...]) -> ZeroShot:
         return ZeroShot(
-            vlm,
+            self.vlm(model),
             model,
             methods=methods,
             validation=self.set(self._validation) if "temperature" in methods else None,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from bayesvlm.experiments.architectures import ARCHITECTURES
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -58,19 +60,9 @@ TESTS = (
 )
 """The world's seven test sets, as many as the paper has."""
 
-CLIP_BASE = "open_clip:ViT-B-32/laion2b_s34b_b79k"
-CLIP_LARGE = "open_clip:ViT-L-14/laion2b_s32b_b82k"
-CLIP_HUGE = "open_clip:ViT-H-14/laion2b_s32b_b79k"
-SIGLIP_BASE = "google/siglip-base-patch16-224"
+CLIP_BASE, CLIP_LARGE, CLIP_HUGE, SIGLIP_BASE = (shape.model for shape in ARCHITECTURES.values())
 PROLIP = "SanghyukChun/ProLIP-ViT-B-16-DC-1B-12_8B"
 PCMEPP = "SanghyukChun/PCMEPP-ViT-B-16-CC3M-12M-RedCaps"
-
-SAME_MODEL = {
-    "laion/CLIP-ViT-B-32-laion2B-s34B-b79K": CLIP_BASE,
-    "laion/CLIP-ViT-L-14-laion2B-s32B-b82K": CLIP_LARGE,
-    "laion/CLIP-ViT-H-14-laion2B-s32B-b79K": CLIP_HUGE,
-}
-"""Other names of the paper's models."""
 
 PAPER_SETS = {
     "Flowers-102": "flowers102",
@@ -96,8 +88,8 @@ def column_of(data: str) -> str | None:
 
 
 def same_model(name: str, published: str) -> bool:
-    """Whether a model is the published one."""
-    return SAME_MODEL.get(name, name) == published
+    """Whether a model is the published one, by one of its names."""
+    return name == published or any({name, published} == {shape.model, shape.hub} for shape in ARCHITECTURES.values())
 
 
 def world_plan(*models: str, views: bool = False, sets: tuple[str, ...] = TESTS) -> Plan:

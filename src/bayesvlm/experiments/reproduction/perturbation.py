@@ -1,0 +1,196 @@
+"""What corruption does to the cosine of a picture and its caption: less of it expected, and less sure?
+
+The paper replaces 0 to 5 characters of one prompt by x and puts 0 to 5 grey squares on one picture. Here growing shares
+of the letters and of the picture are destroyed, from nothing to all of it, and averaged over many pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from PIL import Image
+from scipy.stats import spearmanr
+
+from bayesvlm.experiments.corruption import Corruption, corrupt, crossed_out, matched, spread_pairs
+from bayesvlm.experiments.paper import published_curves
+from bayesvlm.experiments.reproduction.findings import Claim, Finding, HeatMaps
+from bayesvlm.experiments.reproduction.item import Item
+from bayesvlm.experiments.reproduction.lab import Lab
+from bayesvlm.experiments.reproduction.plans import CLIP_BASE, paper_plan, world_plan
+from bayesvlm.vlm import BayesVLM
+
+CLEAR = 0.5
+"""A rank correlation with corruption must be beyond this to be called a rise or a fall."""
+_SCALE = 100  # the paper's cosines are multiplied by CLIP's temperature
+
+
+def rank_correlations(grid: ArrayLike) -> dict[str, float]:  # [text levels, image levels]
+    """Spearman's between corruption and a quantity.
+
+    Returns:
+        both: over all cells, with the sum of the two levels.
+        text, image: along one level, with the other input whole.
+        text overall, image overall: along one level, averaged over those of the other.
+        mild: as both, over the cells in which less than half of either is destroyed.
+    """
+    values = np.asarray(grid, dtype=np.float64)
+    text, image = np.meshgrid(*(np.arange(size) for size in values.shape), indexing="ij")
+    mild = (2 * text < values.shape[0] - 1) & (2 * image < values.shape[1] - 1)
+    return {
+        "both": _spearman(text + image, values),
+        "text": _spearman(text[:, 0], values[:, 0]),
+        "image": _spearman(image[0], values[0]),
+        "text overall": _spearman(text[:, 0], values.mean(axis=1)),
+        "image overall": _spearman(image[0], values.mean(axis=0)),
+        "mild": _spearman((text + image)[mild], values[mild]),
+    }
+
+
+def _spearman(levels: NDArray[Any], values: NDArray[np.float64]) -> float:
+    """0 for what does not change at all."""
+    return 0.0 if np.ptp(values) == 0 else float(spearmanr(levels.ravel(), values.ravel()).statistic)
+
+
+def corners(grid: ArrayLike) -> dict[str, float]:  # [text levels, image levels]
+    """Whole, and with only the text, only the image, both destroyed."""
+    values = np.asarray(grid, dtype=np.float64)
+    return {
+        "whole": float(values[0, 0]),
+        "text": float(values[-1, 0]),
+        "image": float(values[0, -1]),
+        "both": float(values[-1, -1]),
+    }
+
+
+@torch.no_grad()
+def one_letter(
+    vlm: BayesVLM, pictures: Sequence[Image.Image], captions: Sequence[str], seed: int = 0
+) -> dict[str, float]:
+    """One letter of each caption replaced: how often the expected cosine rises, and the variance with it.
+
+    `told` is the share, among pairs whose expected cosine rises, of those whose variance rises too.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    changed = [crossed_out(text, 1 / max(1, len("".join(text.split()))), generator) for text in captions]
+    images = vlm.image_features(list(pictures), progress=False)
+    mean, variance = matched(vlm, images, vlm.text_features(list(captions), progress=False))
+    new_mean, new_variance = matched(vlm, images, vlm.text_features(changed, progress=False))
+    rises, spreads = new_mean > mean, new_variance > variance
+    return {
+        "mean rises": float(rises.double().mean()),
+        "variance rises": float(spreads.double().mean()),
+        "told": float((rises & spreads).double().sum() / rises.double().sum().clamp_min(1)),
+        "change of the mean": float((new_mean - mean).mean()),
+        "change of the variance": float((new_variance / variance).log().mean().expm1()),
+    }
+
+
+def perturbation_plot(lab: Lab) -> Finding:
+    """Both moments over all combinations of corruption."""
+    model, data = lab.models[0], lab.sets[0]
+    vlm = lab.vlm(model)
+    pictures, captions = spread_pairs(lab.set(data))
+    found = corrupt(vlm, pictures, captions)
+    letter = one_letter(vlm, pictures, captions)
+    grids = {"mean": found.mean.tolist(), "std": found.std.tolist(), "variance": found.variance.tolist()}
+    ranks = {name: rank_correlations(grid) for name, grid in grids.items()}
+    ends = {name: corners(grid) for name, grid in grids.items()}
+    mean, variance = ends["mean"], ends["variance"]
+    answer = (
+        f"Destroying caption and picture of {found.pairs} pairs of {data} takes the expected cosine of {model} from "
+        f"{mean['whole']:.2f} to {mean['both']:.2f} ({mean['text']:.2f} when only the caption goes, "
+        f"{mean['image']:.2f} when only the picture goes) and changes its variance by {_change(variance, 'both')} "
+        f"({_change(variance, 'text')} and {_change(variance, 'image')}). With the caption gone, greying out the "
+        f"picture takes the expected cosine from {mean['text']:.2f} to {mean['both']:.2f}."
+    )
+    claims = [
+        Claim.judged(
+            "The expected cosine similarity generally decreases with more corruption.",
+            ranks["mean"]["both"] < -CLEAR and mean["both"] < mean["whole"],
+            f"{mean['whole']:.2f} to {mean['both']:.2f}; {_ranked(ranks['mean'], f'below {-CLEAR:g}')}",
+        ),
+        Claim.judged(
+            "The variance of the cosine similarity increases with more corruption.",
+            ranks["variance"]["both"] > CLEAR and variance["both"] > variance["whole"],
+            f"{_change(variance, 'both')}; {_ranked(ranks['variance'], f'above {CLEAR:g}')}",
+        ),
+        Claim.judged(
+            "The expected cosine can rise when one character is replaced, and the variance captures the change.",
+            letter["mean rises"] > 0 and letter["told"] > 0.5,
+            f"the expected cosine rises for {100 * letter['mean rises']:.0f} % of the pairs (wanted: any), and for "
+            f"{100 * letter['told']:.0f} % of these the variance rises too (wanted: most; of all pairs it rises for "
+            f"{100 * letter['variance rises']:.0f} %); on average the cosine changes by "
+            f"{letter['change of the mean']:+.2f}",
+        ),
+    ]
+    numbers = {
+        "pairs": found.pairs,
+        "levels": list(found.levels),
+        **grids,
+        "rank correlations": ranks,
+        "corners": ends,
+        "one letter": letter,
+    }
+    return Finding(answer, claims, [_maps(model, data, found)], numbers, [_printed()])
+
+
+def _change(ends: dict[str, float], which: str) -> str:
+    return f"{100 * (ends[which] / ends['whole'] - 1):+.0f} %"
+
+
+def _ranked(ranks: dict[str, float], wanted: str) -> str:
+    return (
+        f"rank correlation with corruption {ranks['both']:+.2f} over the whole grid (wanted: {wanted}), "
+        f"{ranks['mild']:+.2f} where less than half of either is destroyed; along the caption {ranks['text']:+.2f} "
+        f"with the picture whole and {ranks['text overall']:+.2f} on average, along the picture {ranks['image']:+.2f} "
+        f"with the caption whole and {ranks['image overall']:+.2f} on average"
+    )
+
+
+def _maps(model: str, data: str, found: Corruption) -> HeatMaps:
+    levels = [f"{level:.0%}" for level in found.levels]
+    return HeatMaps(
+        {
+            "Expected cosine": found.mean.tolist(),
+            "Variance": found.variance.tolist(),
+            "Standard deviation": found.std.tolist(),
+        },
+        levels,
+        levels,
+        "letters of the caption crossed out",
+        "picture greyed out",
+        f"{model} on {found.pairs} pairs of {data}, means over the pairs.",
+        "Expected cosine, variance and standard deviation of the cosine when caption and picture are destroyed.",
+    )
+
+
+def _printed() -> str:
+    """What the paper's own grid says, in units of the cosine."""
+    curves = published_curves("perturbation_plot")
+    mean, variance = corners(curves["mean"]), corners(curves["variance"])
+    ranks = {name: rank_correlations(curves[name])["both"] for name in ("mean", "variance")}
+    return (
+        "The paper's grid is of one picture and one prompt, with up to 5 of 17 characters (spaces too) and up to 5 "
+        f"grey squares. On its scale, most likely {_SCALE} times the cosine, the mean goes from {mean['whole']:.1f} to "
+        f"{mean['both']:.1f} and the variance from {variance['whole']:.2f} to {variance['both']:.2f} (a standard "
+        f"deviation of the cosine of {variance['whole'] ** 0.5 / _SCALE:.4f} to "
+        f"{variance['both'] ** 0.5 / _SCALE:.4f}); its rank correlations with corruption are {ranks['mean']:+.2f} and "
+        f"{ranks['variance']:+.2f}. With one character replaced its mean rises to {curves['mean'][1][0]:.1f}."
+    )
+
+
+ITEMS = (
+    Item(
+        "perturbation_plot",
+        "The cosine under corruption",
+        "Does the cosine fall and its variance rise when picture and caption are destroyed?",
+        "the posterior",
+        world_plan("emoji-clip", sets=("new-drawing",)),
+        paper_plan(CLIP_BASE, sets=("officehome:Clipart",)),
+        perturbation_plot,
+    ),
+)
