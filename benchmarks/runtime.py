@@ -26,9 +26,10 @@ def main() -> None:
         times = run_times(name, device, runs=options.runs)
         found[name] = times.to_json()
         plain, bayes = times.whole["plain"].median, times.whole["bayes"].median
+        captured = "" if times.by_capture() is None else f", captured {times.by_capture():+.2f} %"
         print(
-            f"{name:<12} plain {plain:.3f} ms, Bayes {bayes:.3f} ms by the median of {times.runs} runs: "
-            f"{times.by_median():+.2f} % (means {times.by_mean():+.2f} %, heads {times.by_head():+.2f} %, "
+            f"{name:<12} plain {plain:.3f} ms, Bayes {bayes:.3f} ms in {times.runs} runs: {times.by_median():+.2f} % "
+            f"(means {times.by_mean():+.2f} %, heads {times.by_head():+.2f} %{captured}, "
             f"classify {times.classify_overhead:+.2f} %)"
         )
     keep({"machine": machine(device), "classes": CLASSES, "batch": 1, "dtype": "float32", "models": found}, options.out)

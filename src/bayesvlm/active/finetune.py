@@ -15,7 +15,7 @@ from bayesvlm.core.errors import BayesVLMError, check_count, check_positive
 from bayesvlm.core.factors import KroneckerFactors
 from bayesvlm.core.features import Features
 from bayesvlm.core.projection import Projection
-from bayesvlm.vlm import BayesVLM
+from bayesvlm.vlm import BayesVLM, Method
 
 Labels = Sequence[int] | Sequence[str] | Tensor
 
@@ -32,12 +32,13 @@ def finetune(
     epochs: int = 100,
     batch: int = 32,
     weight_decay: float = 5e-2,
+    method: Method = "probcosine",
 ) -> BayesVLM:
     """A new BayesVLM whose image projection was trained on labelled images; the given one stays as it is.
 
     AdamW on the cross-entropy of the scaled cosines. Of the epochs, and of no training at all, the weights with the
-    lowest NLPD of the Bayesian prediction on the validation images are kept; without validation images, the last. The
-    posterior is then around these weights, with the curvature of the labelled images there added to its factors.
+    lowest NLPD of the prediction on the validation images are kept; without validation images, the last. The posterior
+    is then around these weights, with the curvature of the labelled images there added to its factors.
 
     Args:
         vlm: a fitted model.
@@ -46,6 +47,8 @@ def finetune(
         validation: images and labels.
         lr: the paper's is 1e-5, for models a hundred times the size of the embedded ones and more.
         seed: of the order of the batches.
+        method: of the prediction that picks the epoch, as `classify` takes it: the Bayesian one, or "mean" for a model
+            that is to be used without a posterior.
     """
     _ = vlm.factors  # they are extended in the end: without them, say so first
     check_positive("lr", lr)
@@ -62,7 +65,7 @@ def finetune(
     if validation is not None:
         seen = vlm.image_features(validation[0])
         checked = (seen, label_indices(validation[1], names, len(seen), len(texts)).to(vlm.device))
-    trained = _train(vlm, images, target, texts, checked, lr, seed, epochs, batch, weight_decay)
+    trained = _train(vlm, images, target, texts, checked, lr, seed, epochs, batch, weight_decay, method)
     return vlm.with_image_projection(trained, _extended(vlm, trained, images, texts))
 
 
@@ -78,6 +81,7 @@ def _train(
     epochs: int,
     batch: int,
     weight_decay: float,
+    method: Method,
 ) -> Projection:
     """The projection of the best epoch."""
     generator = torch.Generator().manual_seed(seed)
@@ -86,7 +90,7 @@ def _train(
     hhat = normalize(vlm.text.embed(texts), dim=1)
     weight = vlm.image.augmented.clone().requires_grad_()
     optimiser = torch.optim.AdamW([weight], lr=lr, weight_decay=weight_decay)
-    best, lowest = vlm.image, _nlpd(vlm, vlm.image, texts, validation)
+    best, lowest = vlm.image, _nlpd(vlm, vlm.image, texts, validation, method)
     for _ in range(epochs):
         order = torch.randperm(len(target), generator=generator)
         for start in range(0, len(order), batch):
@@ -97,19 +101,21 @@ def _train(
             torch.autograd.backward(loss)
             optimiser.step()
         now = vlm.image.with_augmented(weight.detach())
-        nlpd = _nlpd(vlm, now, texts, validation)
+        nlpd = _nlpd(vlm, now, texts, validation, method)
         if validation is None or nlpd < lowest:
             best, lowest = now, nlpd
     return best
 
 
 @torch.no_grad()
-def _nlpd(vlm: BayesVLM, projection: Projection, texts: Features, validation: tuple[Features, Tensor] | None) -> float:
-    """Of the Bayesian prediction around a projection."""
+def _nlpd(
+    vlm: BayesVLM, projection: Projection, texts: Features, validation: tuple[Features, Tensor] | None, method: Method
+) -> float:
+    """Of the prediction around a projection."""
     if validation is None:
         return 0.0
     images, target = validation
-    probs = vlm.with_image_projection(projection, vlm.factors["image"]).classify(images, texts).probs
+    probs = vlm.with_image_projection(projection, vlm.factors["image"]).classify(images, texts, method=method).probs
     chosen = probs[torch.arange(len(target), device=probs.device), target].clamp_min(torch.finfo(probs.dtype).tiny)
     return -float(chosen.double().log().mean())
 

@@ -29,7 +29,7 @@ from bayesvlm.core.features import Features
 from bayesvlm.data.cache import tensor_fingerprint
 from bayesvlm.evaluation import Estimate, Outcomes, accuracy, balanced_accuracy, ece, nlpd
 from bayesvlm.progress import progress_bar
-from bayesvlm.vlm import BayesVLM
+from bayesvlm.vlm import BayesVLM, Method
 
 SCHEMA = 2
 BUDGETS = (10, 25, 50, 75, 100, 150, 200)
@@ -180,13 +180,19 @@ class Adaptation:
         The strategy that is not among the runs gives way to the last one that is.
         """
         named = [run for run in runs if run.strategy == strategy] or list(runs[-1:])
-        adapted = self._finetune(named[0].picks, named[0].seed)
-        both = {"before": self.vlm, f"after {len(named[0].picks)} labels by {named[0].strategy}": adapted}
+        after = f"after {len(named[0].picks)} labels by {named[0].strategy}"
+        both = {"before": self.vlm, after: self.adapted(named[0])}
+        return {name: self.answers(vlm) for name, vlm in both.items()}
+
+    def adapted(self, run: Run, method: Method = "probcosine") -> BayesVLM:
+        """The model fine-tuned on all that a run chose, of the epoch at which `method` predicts best."""
+        return self._finetune(run.picks, run.seed, method)
+
+    def answers(self, vlm: BayesVLM, method: Method = "probcosine") -> Outcomes:
+        """What a model says of the target."""
         target = self.task.target
-        return {
-            name: Outcomes.of(vlm.classify(target.features, self.task.classes).probs.cpu(), target.labels)
-            for name, vlm in both.items()
-        }
+        probs = vlm.classify(target.features, self.task.classes, method=method).probs
+        return Outcomes.of(probs.cpu(), target.labels)
 
     # One run ---------------------------------------------------------------------------------------------------------
 
@@ -216,7 +222,7 @@ class Adaptation:
         )
         return chosen.indices.tolist(), chosen.seconds
 
-    def _finetune(self, picks: Sequence[int], seed: int) -> BayesVLM:
+    def _finetune(self, picks: Sequence[int], seed: int, method: Method = "probcosine") -> BayesVLM:
         task, protocol = self.task, self.protocol
         rows = torch.tensor(picks)
         return finetune(
@@ -230,6 +236,7 @@ class Adaptation:
             epochs=protocol.epochs,
             batch=protocol.batch,
             weight_decay=protocol.weight_decay,
+            method=method,
         )
 
     def _scores(self, vlm: BayesVLM) -> dict[str, float]:
@@ -318,7 +325,7 @@ def curves(runs: Sequence[Run], metric: str = "nlpd") -> dict[str, dict[int, Est
         own = [run for run in runs if run.strategy == strategy]
         budgets = sorted(own[0].points)
         found[strategy] = {
-            budget: Estimate.of(torch.tensor([run.points[budget][metric] for run in own]).double())
+            budget: Estimate.of(torch.tensor([run.points[budget][metric] for run in own], dtype=torch.float64))
             for budget in budgets
         }
     return found
@@ -333,4 +340,5 @@ def advantage(runs: Sequence[Run], strategy: str, over: str, budget: int, metric
     seeds = sorted(found[strategy].keys() & found[over].keys())
     if not seeds:
         raise BayesVLMError(f"{strategy} and {over} have no seed in common; run both with the same seeds.")
-    return Estimate.of(torch.tensor([found[over][seed] - found[strategy][seed] for seed in seeds]).double())
+    gaps = [found[over][seed] - found[strategy][seed] for seed in seeds]
+    return Estimate.of(torch.tensor(gaps, dtype=torch.float64))

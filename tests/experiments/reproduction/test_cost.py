@@ -16,7 +16,7 @@ from bayesvlm.experiments.architectures import ARCHITECTURES, Architecture, Unfi
 from bayesvlm.experiments.reproduction import cost
 from bayesvlm.experiments.reproduction.findings import Finding
 from bayesvlm.experiments.reproduction.lab import Lab
-from bayesvlm.experiments.reproduction.plans import CLIP_BASE, CLIP_HUGE, CLIP_LARGE, SAME_MODEL, SIGLIP_BASE
+from bayesvlm.experiments.reproduction.plans import CLIP_BASE, CLIP_HUGE, CLIP_LARGE, SIGLIP_BASE, same_model
 from bayesvlm.experiments.timing import Duration, RunTimes, in_turn, random_factors, random_vlm, run_times, uncertainty
 
 CPU = torch.device("cpu")
@@ -56,7 +56,7 @@ def test_the_architectures_are_the_papers_models() -> None:
     ids = {"CLIP-Base": CLIP_BASE, "CLIP-Large": CLIP_LARGE, "CLIP-Huge": CLIP_HUGE, "SigLIP-Base": SIGLIP_BASE}
     assert {name: each.model for name, each in ARCHITECTURES.items()} == ids
     for each in ARCHITECTURES.values():
-        assert SAME_MODEL.get(each.hub, each.hub) == each.model
+        assert same_model(each.hub, each.model)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def lab() -> Lab:
 def times_of(name: str, percent: float, uncertain: float | None) -> RunTimes:
     plain, bayes = Duration(101.0, 100.0), Duration(102.0, 100.0 + percent)
     heads = {"plain": Duration(1.0, 1.0), "bayes": Duration(1.0, 1.5), "classify": Duration(3.0, 4.0)}
-    return RunTimes(name, 1000, {"plain": plain, "bayes": bayes}, heads, uncertain)
+    return RunTimes(name, 1000, {"plain": plain, "bayes": bayes}, heads, percent, uncertain)
 
 
 def verdicts(found: Finding) -> list[str]:

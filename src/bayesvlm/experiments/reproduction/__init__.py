@@ -6,13 +6,17 @@ from bayesvlm.core.errors import check_choice
 from bayesvlm.experiments.reproduction import (
     approximation,
     cost,
+    error_and_entropy,
     independence,
+    learning_curves,
     negatives,
+    neighbours,
     perturbation,
     proxy_data,
     proxy_shift,
     pseudo_count,
     samples,
+    variant_items,
     zero_shot_tables,
 )
 from bayesvlm.experiments.reproduction.item import Done, Item, reproduce
@@ -25,11 +29,15 @@ _MODULES = (
     proxy_shift,
     pseudo_count,
     cost,
+    learning_curves,
+    error_and_entropy,
+    neighbours,
     approximation,
     perturbation,
     independence,
     samples,
     negatives,
+    variant_items,
 )
 ITEMS: dict[str, Item] = {item.name: item for module in _MODULES for item in module.ITEMS}
 """Every item by its name, in the order of the page."""

@@ -362,5 +362,6 @@ ITEMS = (
         world_plan("emoji-clip", sets=()),
         paper_plan(CLIP_BASE, sets=()),
         cosine_similarity,
+        reads_pairs=True,
     ),
 )

@@ -386,5 +386,6 @@ ITEMS = (
         world_plan("emoji-clip", "emoji-siglip", sets=()),
         paper_plan(CLIP_BASE, sets=()),
         independence_ratio,
+        reads_pairs=True,
     ),
 )

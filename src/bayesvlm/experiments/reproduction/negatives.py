@@ -201,5 +201,6 @@ ITEMS = (
         Plan(("emoji-clip",), pairs=("train",)),
         Plan((CLIP_BASE,), pairs=(LAION,)),
         number_of_negatives,
+        reads_pairs=True,
     ),
 )

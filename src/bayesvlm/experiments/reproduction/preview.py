@@ -115,7 +115,7 @@ def _model(name: str, lab: Lab) -> list[Load]:
         return [Load("model", name, str(local), None, _bytes(local), True)]
     shape = _shape(name)
     hub = ARCHITECTURES[shape].hub if shape else name.removeprefix("open_clip:")
-    count = sum(parameters(shape).values()) if shape else None
+    count = parameters(shape)["all"] if shape else None
     cached = Path(HF_HUB_CACHE) / f"models--{hub.replace('/', '--')}"
     if cached.is_dir():
         return [Load("model", name, str(cached), count, _bytes(cached), True)]

@@ -209,5 +209,6 @@ ITEMS = (
         Plan(("emoji-clip",), WORLD_SETS, "validation", WORLD_PAIRS),
         Plan((CLIP_BASE,), PAPER_SETS, "imagenet-100", (LAION, CC12M)),
         proxy_data,
+        reads_pairs=True,
     ),
 )

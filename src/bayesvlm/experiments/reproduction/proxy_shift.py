@@ -292,6 +292,8 @@ def _item(name: str, column: str, stand_in: str, known: str) -> Item:
         world_plan("emoji-clip", sets=(stand_in,)),
         paper_plan(CLIP_BASE, sets=(known,)),
         partial(proxy_shift, stands_for=f"emoji-clip stands for CLIP-Base, {stand_in} for {column}."),
+        reads_pairs=True,
+        distortions=sum(bool(level) for levels in LEVELS.values() for level in levels),
     )
 
 

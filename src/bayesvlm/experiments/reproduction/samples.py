@@ -231,5 +231,6 @@ ITEMS = (
         Plan(("emoji-clip",), pairs=("train",)),
         Plan((CLIP_BASE,), pairs=(LAION,)),
         number_of_pairs,
+        reads_pairs=True,
     ),
 )
