@@ -43,6 +43,7 @@ bench: $(VENV)/.installed  ## speed, ours and the textbook form side by side
 	@$(VENV)/bin/python benchmarks/encode.py
 	@$(VENV)/bin/python benchmarks/evaluate.py
 	@$(VENV)/bin/python benchmarks/epig.py
+	@$(VENV)/bin/python benchmarks/runtime.py
 
 docs: $(VENV)/.installed  ## draw the figures of docs/ anew
 	@$(VENV)/bin/python docs/figures/approximation.py

@@ -21,7 +21,7 @@ from bayesvlm.experiments.reproduction.findings import (
     Series,
 )
 from bayesvlm.report.lines import lines_plot
-from bayesvlm.report.reproduction import figure, save_figures, write_reproduction
+from bayesvlm.report.reproduction import claims_markdown, figure, save_figures, write_reproduction
 from bayesvlm.report.theme import NARROW
 
 LINES = Lines(
@@ -70,6 +70,14 @@ def test_the_page_has_questions_answers_claims_and_commands(tmp_path: Path) -> N
     ):
         assert part in text, part
     assert text.count("<svg") == 8  # four exhibits that are drawn, each for a desk and for a phone
+
+
+def test_claims_as_a_table_to_quote() -> None:
+    found = done("one", Claim.judged("It | holds.", True, "3 of 3"), Claim.judged("It fails.", False, "0 of 3"))
+    assert claims_markdown([found]).splitlines()[2:] == [
+        "| It \\| holds. | holds | 3 of 3 | `one` |",
+        "| It fails. | **does not hold** | 0 of 3 | `one` |",
+    ]
 
 
 def test_one_item_has_a_page_of_its_own(tmp_path: Path) -> None:

@@ -150,8 +150,11 @@ def _run(items: list[Item], lab: Callable[[Item], Lab], given: list[str], again:
 
 
 def _report(name: str, done: list[Done], out: Path, where: str, command: str, as_json: bool) -> None:
-    from bayesvlm.report.reproduction import save_figures, write_reproduction
+    from bayesvlm.report.reproduction import claims_markdown, save_figures, write_reproduction
+    from bayesvlm.report.writing import write_whole
 
+    if name == ALL:
+        write_whole(out / "claims.md", claims_markdown(done).encode())
     pictures = [path for each in done for path in save_figures(each, out)]
     page = write_reproduction(done, out / ("report.html" if name == ALL else f"{name}.html"), where, command)
     result = {

@@ -62,6 +62,17 @@ def write_reproduction(done: Sequence[Done], path: str | Path, where: str, comma
     return write_page(Page("The paper, checked", lead, facts, sections), path)
 
 
+def claims_markdown(done: Sequence[Done]) -> str:
+    """All claims with their verdicts and figures, as a table to quote."""
+    lines = ["| claim | here | the figure | item |", "|---|---|---|---|"]
+    for each in done:
+        for claim in each.finding.claims if each.finding else ():
+            verdict = f"**{claim.verdict}**" if claim.verdict == "does not hold" else claim.verdict
+            cells = (claim.text, verdict, claim.figure, f"`{each.item.name}`")
+            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
 def save_figures(done: Done, folder: Path) -> list[Path]:
     """Every figure of an item as a picture, NAME.png or NAME-1.png, NAME-2.png, ...; returns their paths."""
     if done.finding is None:

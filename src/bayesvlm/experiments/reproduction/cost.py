@@ -133,8 +133,8 @@ def _runtime_table(found: Mapping[str, RunTimes], published: PublishedTable, her
         f"{here}; float32, one image at a time, {CLASSES} classes; plain and Bayes take turns. Overheads are in "
         "percent of plain: the median of a turn's difference (± half of its 95 % interval), of the means, of the heads "
         "timed by themselves, of runs captured in CUDA graphs (where nothing waits for the host), of classify. "
-        "Captured runs decide where there are any, then medians that are certain to 1 %, then the heads. The paper: Tesla V100, "
-        "means of 1000 runs, in what must be milliseconds."
+        "Captured runs decide where there are any, then medians that are certain to 1 %, then the heads. The paper: "
+        "Tesla V100, means of 1000 runs, in what must be milliseconds."
     )
     columns = ["", "runs", "plain", "Bayes", "plain", "Bayes", "medians", "means", "heads", "captured", "classify"]
     groups = [("", 2), ("median, ms", 2), ("mean, ms", 2), ("overhead, %", 5), ("paper", 3)]
