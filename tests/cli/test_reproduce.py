@@ -99,12 +99,16 @@ def broken(lab: Lab) -> Finding:
     raise BayesVLMError("there is nothing to measure; add some.")
 
 
+def mistaken(lab: Lab) -> Finding:
+    raise KeyError("plain")
+
+
 @pytest.fixture
 def two_items(monkeypatch: pytest.MonkeyPatch) -> None:
     CALLS.clear()
     made = [
         Item(name, f"The {name} one", "Is it?", "zero-shot", Plan(), Plan(), measure)
-        for name, measure in (("fine", fine), ("broken", broken))
+        for name, measure in (("fine", fine), ("broken", broken), ("mistaken", mistaken))
     ]
     monkeypatch.setattr(reproduction, "ITEMS", {item.name: item for item in made})
 
@@ -113,8 +117,9 @@ def two_items(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_all_goes_on_where_it_was_and_past_what_fails(run: Run, tmp_path: Path) -> None:
     ran = run("all")
     assert ran.code == 1  # one could not be run
-    assert "1/2  fine" in ran.err
+    assert "1/3  fine" in ran.err
     assert "could not be run: there is nothing to measure" in ran.err
+    assert "a mistake of the program, KeyError('plain')" in ran.err
     page = (tmp_path / "reproduction/report.html").read_text()
     assert "it is fine" in page
     assert "there is nothing to measure" in page
@@ -175,6 +180,9 @@ def test_the_list_and_what_is_refused(run: Run) -> None:
     listed = run("--list")
     assert all(name in listed.out for name in ITEMS)
     assert set(json.loads(run("--list", "--json").out)) == set(ITEMS)
+    unused = run("runtime", "-d", "openmoji-black")
+    assert unused.code == 2
+    assert "leave --data out" in unused.err
     unknown = run("table-one")
     assert unknown.code == 2
     assert "uq_results_clip" in unknown.err

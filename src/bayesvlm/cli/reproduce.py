@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -80,8 +81,11 @@ def reproduce(
     if name is None:
         raise BayesVLMError("Name a table or figure, or all; `bayesvlm reproduce --list` shows what there is.")
     chosen = list(ITEMS.values()) if name == ALL else [find_item(name)]
+    _check_used(chosen, data, pairs)
     given = _given(models, data, pairs, validation, published, views, seeds, out, root, device)
 
+    if again and not dry_run:
+        shutil.rmtree(out / "kept", ignore_errors=True)  # what is on the way to a finding is made again, too
     base = Lab(Plan(), out, FeatureCache(cache), root, device, views, seeds, remark)
 
     def lab(item: Item) -> Lab:
@@ -96,12 +100,25 @@ def reproduce(
     except KeyboardInterrupt:
         remark(f"interrupted: what is finished is kept in {out}; give the same command again to go on")
         raise typer.Exit(130) from None
-    where = "the embedded world" if not (published or models or data) else "models and data of your choice"
-    if published and not (models or data):
-        where = "the paper's own models and data"
+    where = "the paper's own models and data" if published else "the embedded world"
+    if models or data or pairs or validation:
+        where = "models and data of your choice"
     _report(name, done, out, where, shlex.join(["bayesvlm", "reproduce", name, *given]), as_json)
     if any(each.finding is None for each in done):
         raise typer.Exit(1)
+
+
+def _check_used(items: list[Item], data: list[str] | None, pairs: list[str] | None) -> None:
+    """Refuse an option that the one item asked for has no use for."""
+    from bayesvlm.core.errors import BayesVLMError
+
+    if len(items) > 1:
+        return
+    plan = items[0].world
+    if data and not (plan.sets or plan.domains):
+        raise BayesVLMError(f"{items[0].name} tests on no set; leave --data out.")
+    if pairs and not plan.pairs:
+        raise BayesVLMError(f"{items[0].name} reads no image-text pairs; leave --pairs out.")
 
 
 def _given(
@@ -141,11 +158,12 @@ def _run(items: list[Item], lab: Callable[[Item], Lab], given: list[str], again:
         command = shlex.join(["bayesvlm", "reproduce", item.name, *given])
         try:
             done.append(run(item, lab(item), command, again))
-        except BayesVLMError as error:
+        except Exception as error:  # a mistake in one item must not cost the others
             if len(items) == 1:
                 raise
-            remark(f"       could not be run: {error}")
-            done.append(Done(item, command, None, 0.0, str(error)))
+            reason = str(error) if isinstance(error, BayesVLMError) else f"a mistake of the program, {error!r}"
+            remark(f"       could not be run: {reason}")
+            done.append(Done(item, command, None, 0.0, reason))
     return done
 
 
@@ -192,7 +210,7 @@ def _claims(done: list[Done]) -> Any:
         if each.finding is not None
         for claim in each.finding.claims
     ]
-    return table("what the paper says", ["claim", "here", "the figure"], rows, texts=3)
+    return table("what is said", ["claim", "here", "the figure"], rows, texts=3)
 
 
 def _preview(items: list[Item], lab: Callable[[Item], Lab], as_json: bool) -> None:

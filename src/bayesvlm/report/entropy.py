@@ -68,7 +68,7 @@ def quadrants_plot(panels: Mapping[str, Mapping[str, Answers]], *, width: float 
     cells = [(title, method, answers) for title, of in panels.items() for method, answers in of.items()]
     if not cells:
         raise BayesVLMError("panels is empty; a figure needs at least one.")
-    marks = series_marks((method for _, method, _ in cells), METHODS)
+    marks = series_marks((_kind(method) for _, method, _ in cells), METHODS)
     rows, columns = arrange(len(cells), width, panel=1.9)
     if len(panels) > 1 and columns >= (each := max(map(len, panels.values()))):
         columns = columns // each * each  # the methods of a set stay in one row
@@ -78,9 +78,14 @@ def quadrants_plot(panels: Mapping[str, Mapping[str, Answers]], *, width: float 
     for index, (title, method, answers) in enumerate(cells):
         axes = figure.add_subplot(grid[index])
         axes.set_title(wrapped(f"{title}, {method}", width / columns - 0.3, 9.5))
-        _quarters(axes, answers, marks[method].colour, f"{method!r} on {title!r}")
+        _quarters(axes, answers, marks[_kind(method)].colour, f"{method!r} on {title!r}")
         outer_labels(axes, index, len(cells), columns, x="entropy (nats)", y="error 1 - p(right)")
     return settled(figure)
+
+
+def _kind(method: str) -> str:
+    """What "Bayes, zero-shot" and "Bayes, 200 labels" share their colour as."""
+    return method.partition(",")[0]
 
 
 def _quarters(axes: Axes, answers: Answers, shade: str, what: str) -> None:

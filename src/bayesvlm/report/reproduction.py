@@ -40,26 +40,28 @@ def write_reproduction(done: Sequence[Done], path: str | Path, where: str, comma
         command: what makes the whole page again.
     """
     claims = [(each, claim) for each in done if each.finding for claim in each.finding.claims]
-    counts = Counter(claim.verdict for _, claim in claims)
-    facts = {
-        "run on": where,
-        "claims that hold": f"{counts['holds']} of {counts['holds'] + counts['does not hold']} tested",
-        "time": _minutes(sum(each.seconds for each in done)),
-    }
+    printed, ours = ([pair for pair in claims if pair[1].ours is own] for own in (False, True))
+    facts = {"run on": where, "claims of the paper": _counted(printed), "time": _minutes(sum(d.seconds for d in done))}
     paper = "*Post-hoc Probabilistic Vision-Language Models*"
     if len(done) == 1:
         item = done[0].item
         lead = f"`{item.name}` of {paper}, run on {where}."
         return write_page(Page(item.title, lead, facts, [Section("What was found", _blocks(done[0]))]), path)
-    said = ", ".join(f"{counts[name]} {_plural(name, counts[name])}" for name in get_args(Verdict) if counts[name])
     lead = (
-        f"{len(done)} tables, figures and questions of {paper} and beyond, run on {where}. Of {len(claims)} claims "
-        f"{said}. Sentences and verdicts are computed from the numbers, negative ones too."
+        f"{len(done)} tables, figures and questions of {paper} and beyond, run on {where}. Of the paper's claims "
+        f"{_counted(printed)}. Sentences and verdicts are computed from the numbers, negative ones too."
     )
-    sections = [Section("Does what the paper says hold here?", [_verdicts(claims)])] if claims else []
+    sections = [Section("Does what the paper says hold here?", [_verdicts(printed)])] if printed else []
+    sections += [Section("And what we say beyond it?", [_verdicts(ours)])] if ours else []
     sections += [Section(each.item.title, _blocks(each)) for each in done]
     sections.append(Section("Make it again", [Commands([(command, "what was found already is read, not run")])]))
     return write_page(Page("The paper, checked", lead, facts, sections), path)
+
+
+def _counted(claims: Sequence[tuple[Done, Claim]]) -> str:
+    counts = Counter(claim.verdict for _, claim in claims)
+    said = [f"{counts[name]} {_plural(name, counts[name])}" for name in get_args(Verdict) if counts[name]]
+    return ", ".join(said) or "none was judged"
 
 
 def claims_markdown(done: Sequence[Done]) -> str:

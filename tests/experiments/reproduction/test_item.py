@@ -18,8 +18,8 @@ CALLS: list[int] = []
 
 
 def measure(lab: Lab) -> Finding:
-    CALLS.append(lab.seeds)
-    return Finding(f"with {lab.seeds} seeds", [Claim.judged("c", True, "f")], (), {"calls": len(CALLS)})
+    CALLS.append(lab.views)
+    return Finding(f"with {lab.views} views", [Claim.judged("c", True, "f")], (), {"calls": len(CALLS)})
 
 
 ITEM = Item("some_table", "A table", "Is it?", "zero-shot", Plan(), Plan(), measure)
@@ -28,7 +28,7 @@ ITEM = Item("some_table", "A table", "Is it?", "zero-shot", Plan(), Plan(), meas
 @pytest.fixture
 def lab(tmp_path: Path) -> Lab:
     CALLS.clear()
-    return Lab(Plan(), tmp_path / "out", FeatureCache(tmp_path / "cache"))
+    return Lab(Plan(views=True), tmp_path / "out", FeatureCache(tmp_path / "cache"))
 
 
 def test_the_same_inputs_are_not_run_twice(lab: Lab) -> None:
@@ -38,17 +38,18 @@ def test_the_same_inputs_are_not_run_twice(lab: Lab) -> None:
     assert first.seconds == second.seconds == last_seconds(ITEM, lab.out)
     assert len(CALLS) == 1
     kept = json.loads((lab.out / "some_table.json").read_text())
-    assert kept["finding"]["answer"] == "with 2 seeds"
+    assert kept["finding"]["answer"] == "with 64 views"
     assert kept["command"] == "bayesvlm reproduce some_table"
 
 
 def test_other_inputs_are_run(lab: Lab) -> None:
     reproduce(ITEM, lab)
-    other = reproduce(ITEM, replace(lab, seeds=3))
+    other = reproduce(ITEM, replace(lab, views=3))
     assert other.finding is not None
-    assert other.finding.answer == "with 3 seeds"
-    reproduce(ITEM, replace(lab, seeds=3), again=True)
-    assert CALLS == [2, 3, 3]
+    assert other.finding.answer == "with 3 views"
+    reproduce(ITEM, replace(lab, views=3), again=True)
+    reproduce(ITEM, replace(lab, views=3, seeds=7))  # nothing is learnt here, so seeds decide nothing
+    assert CALLS == [64, 3, 3]
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"schema": 0}'])

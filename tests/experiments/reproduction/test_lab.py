@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -69,7 +70,7 @@ def test_a_model_without_a_posterior_is_fitted_once_and_kept(lab: Lab, monkeypat
 def test_the_inputs_name_everything_a_finding_depends_on(lab: Lab) -> None:
     inputs = lab.inputs()
     assert inputs["models"]["emoji-clip"]["posterior"]
-    assert inputs["data"]["openmoji-black"] == thinned("openmoji-black").fingerprint()
+    assert inputs["data"]["openmoji-black"] == [thinned("openmoji-black").fingerprint(), "{c}"]
     assert set(inputs["pairs"]) == {"train"}
     assert inputs["views"] == 4
     assert lab.on(replace(PLAN, views=False)).inputs()["views"] is None
@@ -81,8 +82,9 @@ def test_what_is_missing_is_said(lab: Lab) -> None:
         bare.validation("emoji-clip")
     with pytest.raises(BayesVLMError, match="--pairs"):
         bare.pairs("emoji-clip")
-    with pytest.raises(BayesVLMError, match="--data"):
+    with pytest.raises(BayesVLMError, match="active learning"):
         bare.task("emoji-clip", "openmoji-black")
+    assert lab.on(Plan(("emoji-clip",), pairs=("nowhere",))).inputs()["pairs"] == {"nowhere": "absent"}
 
 
 def test_given_models_and_data_take_the_place_of_a_plans_own() -> None:
@@ -91,7 +93,41 @@ def test_given_models_and_data_take_the_place_of_a_plans_own() -> None:
     assert given.views
 
 
-def test_published_models_and_columns_are_recognised() -> None:
+def test_of_active_learning_data_are_domains() -> None:
+    plan = Plan(("a",), domains="world", targets=("openmoji-black",))
+    assert plan.with_given((), ["world"]).targets == ("openmoji-black",)
+    given = plan.with_given((), ["officehome"])
+    assert (given.domains, given.targets, given.sets) == ("officehome", ("Art", "Clipart", "Product"), ())
+    with pytest.raises(BayesVLMError, match="one collection"):
+        plan.with_given((), ["officehome", "world"])
+
+
+def test_a_damaged_posterior_is_fitted_again(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    load = BayesVLM.from_pretrained.__func__  # type: ignore[attr-defined]
+
+    def bare(cls: type[BayesVLM], name: str, **options: object) -> BayesVLM:
+        loaded: BayesVLM = load(cls, name, **options)
+        return loaded.without_posterior() if name == "emoji-clip" else loaded
+
+    monkeypatch.setattr(BayesVLM, "from_pretrained", classmethod(bare))
+    said: list[str] = []
+    room = replace(lab, say=said.append, _kept={})
+    made = room.vlm("emoji-clip")
+    (folder,) = room.kept.glob("posteriors/emoji-clip/*")
+    (folder / "posterior.safetensors").write_bytes(b"cut")
+    again = replace(room, _kept={}).vlm("emoji-clip")
+    assert len(said) == 2
+    assert again.tau == made.tau
+
+
+def test_published_models_and_columns_are_recognised(tmp_path: Path) -> None:
+    posterior = tmp_path / "posterior"
+    posterior.mkdir()
+    model = "laion/CLIP-ViT-B-32-laion2B-s34B-b79K"
+    (posterior / "config.json").write_text(json.dumps({"bayesvlm_schema": 1, "model": model}))
+    (posterior / "posterior.safetensors").touch()
+    assert same_model(str(posterior), "open_clip:ViT-B-32/laion2b_s34b_b79k")
+    assert not same_model(str(posterior), "google/siglip-base-patch16-224")
     assert same_model("laion/CLIP-ViT-B-32-laion2B-s34B-b79K", "open_clip:ViT-B-32/laion2b_s34b_b79k")
     assert not same_model("emoji-clip", "open_clip:ViT-B-32/laion2b_s34b_b79k")
     assert column_of("food101") == "Food-101"

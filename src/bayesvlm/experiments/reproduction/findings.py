@@ -25,6 +25,11 @@ class Claim:
     def __post_init__(self) -> None:
         check_choice("verdict", self.verdict, get_args(Verdict))
 
+    @property
+    def ours(self) -> bool:
+        """Whether it is not the paper's, but of what goes beyond it; such a claim says so."""
+        return self.text.startswith("Ours:")
+
     @classmethod
     def judged(cls, text: str, holds: bool, figure: str) -> Claim:
         """One that could be tested."""

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-import bayesvlm
 from bayesvlm.artifacts.files import write_together
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.experiments.reproduction.findings import Finding
-from bayesvlm.experiments.reproduction.lab import Lab
+from bayesvlm.experiments.reproduction.lab import Lab, code_hash
 from bayesvlm.experiments.reproduction.plans import Plan
 
 SCHEMA = 1
@@ -109,20 +106,7 @@ def last_seconds(item: Item, out: Path) -> float | None:
 
 def _inputs(lab: Lab) -> dict[str, Any]:
     """What the finding depends on, the code that makes it among it."""
-    return json.loads(json.dumps({**lab.inputs(), "code": _code()}))  # type: ignore[no-any-return]
-
-
-@cache
-def _code() -> str:
-    """A hash of everything here that decides a number: features know what they were made with themselves."""
-    package = Path(bayesvlm.__file__).parent
-    rooms = ("active", "core", "evaluation", "experiments")
-    files = [package / "vlm.py", package / "fitting.py", package / "settings.py"]
-    files += [path for room in rooms for path in sorted((package / room).rglob("*.py"))]
-    digest = hashlib.sha256()
-    for file in files:
-        digest.update(file.read_bytes())
-    return digest.hexdigest()
+    return json.loads(json.dumps({**lab.inputs(), "code": code_hash()}))  # type: ignore[no-any-return]
 
 
 def _read(path: Path, inputs: dict[str, Any]) -> dict[str, Any] | None:

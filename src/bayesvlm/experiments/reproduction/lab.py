@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 import transformers
 from torch import Tensor
 
+import bayesvlm
 from bayesvlm import __version__
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.features import Features
@@ -30,7 +34,8 @@ from bayesvlm.experiments.pairs import named_pairs
 from bayesvlm.experiments.reproduction.plans import Plan
 from bayesvlm.experiments.scoring import Scores
 from bayesvlm.experiments.sets import open_set, prompts
-from bayesvlm.experiments.styles import world_task
+from bayesvlm.experiments.styles import STYLES, world_task
+from bayesvlm.experiments.timing import machine
 from bayesvlm.experiments.zero_shot import Result, ZeroShot, model_inputs, place
 from bayesvlm.models import resolve_device
 from bayesvlm.vlm import BayesVLM
@@ -92,7 +97,7 @@ class Lab:
         self, name: str, images: Features, texts: Features, *, negatives: int = WORLD_NEGATIVES, tune: bool = True
     ) -> BayesVLM:
         """The model with a posterior from these pairs, tuned on the validation set."""
-        vlm = self.vlm(name).without_posterior()
+        vlm = self._loaded(name).without_posterior()
         vlm.fit([(images, texts)], negatives, progress=False)
         if tune:
             self.tuned(name, vlm)
@@ -143,7 +148,9 @@ class Lab:
         """Active learning for a target domain."""
         encoder, domains = self.encoder(model), self.plan.domains
         if domains is None:
-            raise BayesVLMError("This needs domains to choose from; name a collection or a folder with --data.")
+            raise BayesVLMError(
+                "This item chooses from domains, and its plan has none; run an item of active learning."
+            )
         if domains == "world":
             return world_task(encoder, target)
         return domain_task(encoder, find_domains(domains), target, root=self.root)
@@ -160,9 +167,9 @@ class Lab:
         """Every method on a set; kept, and read again where nothing it depends on has changed."""
         methods = self.methods(model)
         run = self._once((f"zero-shot by {methods}", model), lambda: self._zero_shot(model, methods))
-        folder = self.out / ("zero-shot-votes" if run.views else "zero-shot")
-        path = place(folder, model, data)
         labelled = self.set(data)
+        folder = self.kept / ("zero-shot-votes" if run.views else "zero-shot")
+        path = place(folder, model, labelled.name)
         try:
             kept = Result.load(path) if path.is_file() else None
         except BayesVLMError:
@@ -185,20 +192,49 @@ class Lab:
     # What it depends on ----------------------------------------------------------------------------------------------
 
     def inputs(self) -> dict[str, Any]:
-        """What findings depend on: weights, posteriors, data, settings, versions."""
-        plan = self.plan
-        models = {name: model_inputs(self._loaded(name), name, self.encoder(name)) for name in plan.models}
-        data = {name: self.set(name).fingerprint() for name in (*plan.sets, *filter(None, [plan.validation]))}
+        """What findings depend on: weights, posteriors, data, settings, versions.
+
+        Data that cannot be opened count as absent: not every item uses all of its plan, and the one that does will say
+        what is missing.
+        """
+        plan, device = self.plan, resolve_device(self.device)
+        labelled = [*plan.sets, *filter(None, [plan.validation]), *self._domain_sets()]
         return {
-            "models": models,
-            "data": data,
-            "pairs": {name: self._pair_set(name).fingerprint() for name in plan.pairs},
-            "domains": [plan.domains, *plan.targets],
+            "models": {name: model_inputs(self._loaded(name), name, self.encoder(name)) for name in plan.models},
+            "data": {name: self._identity("set", name) for name in labelled},
+            "pairs": {name: self._identity("pairs", name) for name in plan.pairs},
+            "targets": list(plan.targets),
             "views": self.views if plan.views else None,
-            "seeds": self.seeds,
-            "device": self._device,
+            "seeds": self.seeds if plan.domains else None,
+            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+            "machine": None if plan.models else machine(device),
             "versions": {"bayesvlm": __version__, "torch": torch.__version__, "transformers": transformers.__version__},
         }
+
+    def _domain_sets(self) -> tuple[str, ...]:
+        if self.plan.domains is None:
+            return ()
+        return (
+            (*STYLES, "train") if self.plan.domains == "world" else tuple(find_domains(self.plan.domains).sets.values())
+        )
+
+    def _identity(self, kind: Literal["set", "pairs"], name: str) -> Any:
+        """Hashed once; "absent" for what cannot be opened."""
+
+        def hashed() -> Any:
+            try:
+                if kind == "pairs":
+                    return self._pair_set(name).fingerprint()
+                return [self.set(name).fingerprint(), *self.set(name).templates]
+            except BayesVLMError:
+                return "absent"
+
+        return self._once((f"identity of {kind}", name), hashed)
+
+    @property
+    def kept(self) -> Path:
+        """Where results on the way to a finding are kept: other code has another folder, so none is ever stale."""
+        return self.out / "kept" / code_hash()[:12]
 
     # Inside ----------------------------------------------------------------------------------------------------------
 
@@ -214,16 +250,16 @@ class Lab:
         vlm = self._loaded(name)
         if vlm.fitted:
             return vlm
-        folder = place(self.out / "posteriors", name, "posterior").with_suffix("")
+        folder = place(self.kept / "posteriors", name, "posterior").with_suffix("")
         made_from = {
             "source": self.source(),
             "pairs_fingerprint": self.encoder(name).fingerprint(self._pair_set(self.source())),
             "tuned_on": self._validation,
             "tuned_on_fingerprint": self.encoder(name).fingerprint(self.set(self._validation)),
         }
-        if folder.is_dir():
-            kept = BayesVLM.from_pretrained(folder, model=name, device=self.device)
-            if made_from.items() <= kept.provenance.items():
+        with suppress(BayesVLMError):  # damaged, or of other weights: fitted again
+            kept = BayesVLM.from_pretrained(folder, model=name, device=self.device) if folder.is_dir() else None
+            if kept is not None and made_from.items() <= kept.provenance.items():
                 return kept
         self.say(f"fit       {name} on {self.source()}, then tau on {self._validation}")
         fitted = vlm.without_posterior()  # a copy: what a finding depends on is the model as it came
@@ -231,11 +267,6 @@ class Lab:
         self.tuned(name, fitted)
         fitted.save_pretrained(folder)
         return fitted
-
-    @property
-    def _device(self) -> str:
-        device = resolve_device(self.device)
-        return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
     @property
     def _validation(self) -> str:
@@ -255,6 +286,20 @@ class Lab:
             views=Views(self.views) if self.views else None,
             encoder=self.encoder(model),
         )
+
+
+@cache
+def code_hash() -> str:
+    """Of everything here that decides a number: features know what they were made with themselves."""
+    package = Path(bayesvlm.__file__).parent
+    files = [package / name for name in ("vlm.py", "fitting.py", "settings.py")]
+    files += [package / "data" / name for name in ("distortion.py", "views.py", "labelled/known.py")]
+    for room in ("active", "core", "evaluation", "experiments"):
+        files += sorted(path for path in (package / room).rglob("*") if path.suffix in (".py", ".json"))
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
 
 
 def shuffled(count: int, seed: int) -> Tensor:  # [count]

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from bayesvlm.experiments.architectures import ARCHITECTURES
+from bayesvlm.artifacts.saved import is_posterior
+from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.experiments.architectures import ARCHITECTURES, Architecture
+from bayesvlm.experiments.domains import find_domains
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,12 @@ class Plan:
         validation: str | None = None,
         pairs: Sequence[str] = (),
     ) -> Plan:
-        """This plan with what a user named in the place of its own."""
+        """This plan with what a user named in the place of its own; of active learning, `sets` is a set of domains."""
+        if self.domains is not None and sets:
+            if len(sets) > 1:
+                raise BayesVLMError(f"Active learning takes one collection of domains, and there are {len(sets)}.")
+            targets = self.targets if sets[0] == self.domains else find_domains(sets[0]).targets
+            return replace(self.with_given(models, (), validation, pairs), domains=sets[0], targets=targets)
         return replace(
             self,
             models=tuple(models) or self.models,
@@ -88,8 +98,24 @@ def column_of(data: str) -> str | None:
 
 
 def same_model(name: str, published: str) -> bool:
-    """Whether a model is the published one, by one of its names."""
-    return name == published or any({name, published} == {shape.model, shape.hub} for shape in ARCHITECTURES.values())
+    """Whether a model is the published one, by one of its names, or a posterior of it."""
+    names = {name, _model_of(Path(name).expanduser())}
+    alike = {published} | {
+        each for shape in ARCHITECTURES.values() for each in _names(shape) if published in _names(shape)
+    }
+    return bool(names & alike)
+
+
+def _names(shape: Architecture) -> set[str]:
+    return {shape.model, shape.hub}
+
+
+def _model_of(folder: Path) -> str | None:
+    """The model that a saved posterior is of; None for what is no posterior."""
+    if not is_posterior(folder):
+        return None
+    model: str | None = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model")
+    return model
 
 
 def world_plan(*models: str, views: bool = False, sets: tuple[str, ...] = TESTS) -> Plan:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.experiments.paper import PublishedTable, published_table
 from bayesvlm.experiments.reproduction.findings import Claim, Finding, Grid
 from bayesvlm.experiments.reproduction.item import Item
@@ -15,6 +16,8 @@ from bayesvlm.experiments.reproduction.plans import (
     PCMEPP,
     PROLIP,
     SIGLIP_BASE,
+    TESTS,
+    ZERO_SHOT_SETS,
     Plan,
     column_of,
     paper_plan,
@@ -25,6 +28,12 @@ from bayesvlm.experiments.zero_shot import Result
 
 METRICS = {"ACC": ("top1", 100.0, 1), "NLPD": ("nlpd", 1.0, 2), "ECE": ("ece", 100.0, 1)}
 """The paper's name of a metric -> ours, what to multiply it by, decimals."""
+BASELINES = ("plain", "temperature", "TTA")
+SAME = {"ACC": 1.0, "NLPD": 0.05, "ECE": 1.0}
+"""So much worse is still a match: points, nats, points."""
+SEVERAL = 3
+SKETCHES = ("sketch", "black")
+"""What the names of sets of drawings without colour have in them."""
 _PRINTED = {
     "plain": ("CLIP", "SigLIP"),
     "temperature": ("CLIP (temp. scaling)", "SigLIP (temp. scaling)"),
@@ -36,9 +45,23 @@ _PRINTED = {
 """Our name of a method -> the paper's."""
 
 
-def measured(lab: Lab, model: str) -> list[Result]:
-    """Every set of the plan, with every method."""
-    return [lab.zero_shot(model, data) for data in lab.sets]
+def measured(lab: Lab, model: str, *, predicts: bool = False) -> list[Result]:
+    """Every set of the plan, with every method.
+
+    Args:
+        predicts: whether the table is of models that predict their variances.
+    """
+    if not lab.sets:
+        raise BayesVLMError("There is no set to test on; name one with --data.")
+    if lab.vlm(model).predicts_variance and not predicts:
+        raise BayesVLMError(f"{model} predicts its variances itself, so no posterior is fitted; run uq_results_prolip.")
+    if predicts and not lab.vlm(model).predicts_variance:
+        raise BayesVLMError(f"{model} predicts no variances, as this table wants; run uq_results_clip for it.")
+    results = [lab.zero_shot(model, data) for data in lab.sets]
+    names = [result.data for result in results]
+    if len(set(names)) < len(names):
+        raise BayesVLMError(f"Two of the sets have one name ({', '.join(names)}); rename a folder.")
+    return results
 
 
 def figure(result: Result, method: str, metric: str) -> float:
@@ -48,14 +71,13 @@ def figure(result: Result, method: str, metric: str) -> float:
     return scale * (found if isinstance(found, float) else found.value)
 
 
-def table(results: Sequence[Result], published: PublishedTable | None, caption: str) -> Grid:
+def table(results: Sequence[Result], published: PublishedTable | None, model: str) -> Grid:
     """Methods below one another by metric, sets as columns; the paper's value behind a bar where it has one."""
-    methods = list(results[0].scores)
     rows: list[list[str]] = []
     best: list[tuple[int, int]] = []
-    for metric, (_, _, decimals) in METRICS.items():
-        winners = [result.winners({"ACC": "top1", "NLPD": "nlpd", "ECE": "ece"}[metric]) for result in results]
-        for method in methods:
+    for metric, (name, _, decimals) in METRICS.items():
+        winners = [result.winners(name) for result in results]
+        for method in results[0].scores:
             cells = []
             for place, result in enumerate(results):
                 if method in winners[place]:
@@ -64,6 +86,8 @@ def table(results: Sequence[Result], published: PublishedTable | None, caption: 
                 beside = "" if printed is None else f" | {printed:.{decimals}f}"
                 cells.append(f"{figure(result, method, metric):.{decimals}f}{beside}")
             rows.append([f"{metric} {method}", *cells])
+    caption = f"{model}. Bold: not worse than the best by a paired t-test (p = 0.05); of ECE, the smallest."
+    caption += " Behind the bar: the paper's." if published is not None else ""
     return Grid(["", *(result.data for result in results)], rows, caption, best)
 
 
@@ -79,120 +103,149 @@ def printed_value(published: PublishedTable, metric: str, method: str, data: str
     return None
 
 
-def count(results: Sequence[Result], holds: Callable[[Result], bool]) -> tuple[int, list[str]]:
-    """On how many sets something holds, and the others."""
+# Claims ---------------------------------------------------------------------------------------------------------------
+
+
+def count(results: Sequence[Result], holds: Callable[[Result], bool]) -> tuple[int, str]:
+    """On how many sets something holds, and in words on which it does not."""
     failing = [result.data for result in results if not holds(result)]
-    return len(results) - len(failing), failing
+    return len(results) - len(failing), f" (not on {', '.join(failing)})" if failing else ""
 
 
-def _listed(failing: Sequence[str]) -> str:
-    return f" (not on {', '.join(failing)})" if failing else ""
+def _below(result: Result, metric: str, method: str, other: str) -> bool:
+    return figure(result, method, metric) <= figure(result, other, metric)
 
 
-def _below(result: Result, metric: str, method: str, other: str, slack: float = 0.0) -> bool:
-    return figure(result, method, metric) <= figure(result, other, metric) + slack
+def _lost(results: Sequence[Result], method: str, before: str) -> str:
+    """What a method costs in top-1, at worst, in words."""
+    change = min(figure(r, method, "ACC") - figure(r, before, "ACC") for r in results)
+    return f"top-1 {change:+.1f} points at worst"
 
 
-def _bayes_claims(results: Sequence[Result]) -> list[Claim]:
-    """What the paper says of BayesVLM against its baselines, in section 5.1."""
+def base_claims(results: Sequence[Result]) -> list[Claim]:
+    """Section 5.1, of CLIP-Base."""
     total = len(results)
-    claims = []
-    drop = max(figure(r, "plain", "ACC") - figure(r, "Bayes", "ACC") for r in results)
     lower, failing = count(results, lambda r: _below(r, "NLPD", "Bayes", "plain"))
-    claims.append(
+    similar = all(figure(r, "plain", "ACC") - figure(r, "Bayes", "ACC") <= 1.5 for r in results)
+    gaps = [figure(r, "Bayes", "NLPD") - figure(r, "temperature", "NLPD") for r in results]
+    others = [method for method in BASELINES if method in results[0].scores]
+    best, not_best = count(results, lambda r: all(_below(r, "ECE", "Bayes", other) for other in others))
+    claims = [
         Claim.judged(
             "BayesVLM has similar accuracy and lower NLPD than the deterministic model on all data sets.",
-            not failing and drop <= 1.5,
-            f"NLPD lower on {lower} of {total}{_listed(failing)}; at most {drop:.1f} points of top-1 lost",
-        )
-    )
-    gaps = [figure(r, "Bayes", "NLPD") - figure(r, "temperature", "NLPD") for r in results]
-    claims.append(
+            lower == total and similar,
+            f"NLPD lower on {lower} of {total}{failing}; {_lost(results, 'Bayes', 'plain')}",
+        ),
         Claim.judged(
-            "BayesVLM performs similarly to temperature scaling in NLPD.",
-            max(gaps) <= 0.1,
-            f"Bayes minus temperature scaling: {min(gaps):+.2f} to {max(gaps):+.2f} nats",
-        )
-    )
-    others = [method for method in ("plain", "temperature", "TTA") if method in results[0].scores]
-    best, failing = count(results, lambda r: all(_below(r, "ECE", "Bayes", other) for other in others))
-    claims.append(
+            "BayesVLM performs similarly to temperature scaling in accuracy and NLPD.",
+            max(gaps) <= 0.1 and similar,
+            f"Bayes minus temperature scaling: {min(gaps):+.2f} to {max(gaps):+.2f} nats (better is no matter)",
+        ),
         Claim.judged(
-            "BayesVLM outperforms all baselines in ECE.",
-            not failing,
-            f"smallest ECE on {best} of {total}{_listed(failing)}",
+            f"BayesVLM outperforms all baselines in ECE ({', '.join(others)}).",
+            best == total,
+            f"smallest ECE on {best} of {total}{not_best}",
+        ),
+    ]
+    text = "Test-time augmentation is more accurate on some sets, but BayesVLM is better calibrated."
+    if "TTA" not in others:
+        return [*claims, Claim(text, "cannot be tested here", "votes were left out")]
+    higher = sum(figure(r, "TTA", "ACC") > figure(r, "plain", "ACC") for r in results)
+    better, failing = count(results, lambda r: _below(r, "ECE", "Bayes", "TTA"))
+    figures = f"TTA more accurate on {higher} of {total}; Bayes better calibrated on {better}{failing}"
+    return [*claims, Claim.judged(text, higher > 0 and better == total, figures)]
+
+
+def large_claims(results: Sequence[Result]) -> list[Claim]:
+    """The appendix, of the larger CLIP."""
+    others = [method for method in BASELINES if method in results[0].scores]
+    counts, told = [], []
+    for metric, slack in SAME.items():
+        sign = -1 if metric == "ACC" else 1
+
+        def matches(r: Result, metric: str = metric, slack: float = slack, sign: int = sign) -> bool:
+            best = min(sign * figure(r, other, metric) for other in others)
+            return sign * figure(r, "Bayes", metric) <= best + slack
+
+        found, failing = count(results, matches)
+        counts.append(found)
+        told.append(f"{metric} on {found} of {len(results)}{failing}")
+    allowed = "1 point, 0.05 nats, 1 point being a match"
+    return [
+        Claim.judged(
+            "BayesVLM consistently matches or outperforms the baselines in ACC, NLPD and ECE.",
+            min(counts) == len(results),
+            f"{'; '.join(told)} ({allowed})",
         )
-    )
-    if "TTA" in results[0].scores:
-        higher = total - count(results, lambda r: figure(r, "TTA", "ACC") <= figure(r, "plain", "ACC"))[0]
-        better, failing = count(results, lambda r: _below(r, "ECE", "Bayes", "TTA"))
-        claims.append(
-            Claim.judged(
-                "Test-time augmentation is more accurate on some sets, but BayesVLM is better calibrated.",
-                higher > 0 and not failing,
-                f"TTA more accurate on {higher} of {total}; Bayes better calibrated on {better}{_listed(failing)}",
-            )
+    ]
+
+
+def siglip_claims(results: Sequence[Result]) -> list[Claim]:
+    """The appendix, of SigLIP."""
+
+    def improved(r: Result) -> bool:
+        kept = figure(r, "Bayes", "ACC") >= figure(r, "plain", "ACC") - SAME["ACC"]
+        return kept and _below(r, "ECE", "Bayes", "plain") and _below(r, "NLPD", "Bayes", "plain")
+
+    found, failing = count(results, improved)
+    return [
+        Claim.judged(
+            "BayesVLM improves calibration on several benchmarks without sacrificing predictive performance.",
+            found >= min(SEVERAL, len(results)),
+            f"lower ECE and NLPD than plain on {found} of {len(results)}{failing}; {_lost(results, 'Bayes', 'plain')}",
         )
-    return claims
+    ]
 
 
-def _beside(name: str, model: str, published: str) -> PublishedTable | None:
-    return published_table(name) if same_model(model, published) else None
-
-
-def bayes_table(lab: Lab, name: str, published: str, stands_for: str) -> Finding:
-    """Plain, temperature, votes and Bayes of one model."""
-    model = lab.models[0]
-    results = measured(lab, model)
-    caption = f"{model}. Bold: not worse than the best by a paired t-test (p = 0.05); of ECE, the smallest."
-    gained = [figure(r, "plain", "NLPD") - figure(r, "Bayes", "NLPD") for r in results]
-    sides = [figure(r, "temperature", "NLPD") - figure(r, "Bayes", "NLPD") for r in results]
-    ece = {m: sum(figure(r, m, "ECE") for r in results) / len(results) for m in results[0].scores}
-    answer = (
-        f"With the posterior {model} has {min(gained):.2f} to {max(gained):.2f} nats less NLPD than without "
-        f"(against temperature scaling {min(sides):+.2f} to {max(sides):+.2f} nats gained), and its mean ECE over "
-        f"{len(results)} sets is {ece['Bayes']:.1f} % instead of {ece['plain']:.1f} % "
-        f"(temperature scaling {ece['temperature']:.1f} %)."
-    )
-    remarks = () if same_model(model, published) else (stands_for,)
-    return Finding(
-        answer,
-        _bayes_claims(results),
-        [table(results, _beside(name, model, published), caption)],
-        {result.data: result.numbers["methods"] for result in results},
-        remarks,
-    )
-
-
-def adversarial_table(lab: Lab) -> Finding:
-    """The same under a severe shift."""
-    found = bayes_table(
-        lab,
-        "zero_shot_adversarial_imgnet",
-        CLIP_BASE,
-        "The world's hardest shift stands for ImageNet-A and ImageNet-Sketch: outlines without colour, which no model "
-        "was trained on.",
-    )
-    results = measured(lab, lab.models[0])
+def shift_claims(results: Sequence[Result]) -> list[Claim]:
+    """The appendix, under a severe shift."""
     improved, failing = count(
         results, lambda r: _below(r, "ECE", "Bayes", "plain") and _below(r, "NLPD", "Bayes", "plain")
     )
-    best, not_best = count(
-        results, lambda r: figure(r, "Bayes", "ECE") == min(figure(r, method, "ECE") for method in r.scores)
-    )
-    claims = [
+    drawn = [r for r in results if any(word in r.data for word in SKETCHES)]
+    others = [method for method in BASELINES if method in results[0].scores]
+    best, not_best = count(drawn, lambda r: all(_below(r, "ECE", "Bayes", other) for other in others))
+    text = "On sketches BayesVLM is the best calibrated of all methods."
+    return [
         Claim.judged(
             "Under a severe shift BayesVLM improves over CLIP in ECE and NLPD.",
-            not failing,
-            f"on {improved} of {len(results)}{_listed(failing)}",
+            improved == len(results),
+            f"on {improved} of {len(results)}{failing}",
         ),
-        Claim.judged(
-            "On sketches BayesVLM is the best calibrated of all methods.",
-            not not_best,
-            f"smallest ECE on {best} of {len(results)}{_listed(not_best)}",
-        ),
+        Claim.judged(text, best == len(drawn), f"smallest ECE on {best} of {len(drawn)}{not_best}")
+        if drawn
+        else Claim(text, "cannot be tested here", "none of the sets is of sketches"),
     ]
-    return Finding(found.answer, claims, found.exhibits, found.numbers, found.remarks)
+
+
+# Items ----------------------------------------------------------------------------------------------------------------
+
+Judge = Callable[[Sequence[Result]], list[Claim]]
+
+
+def bayes_table(lab: Lab, name: str, published: str, judge: Judge, stands: Mapping[str, str]) -> Finding:
+    """Plain, temperature, votes and Bayes of one model.
+
+    Args:
+        name: of the paper's table.
+        published: the paper's model.
+        judge: what the paper says of it.
+        stands: embedded model -> what it stands for, in a sentence.
+    """
+    model = lab.models[0]
+    results = measured(lab, model)
+    change = [figure(r, "Bayes", "NLPD") - figure(r, "plain", "NLPD") for r in results]
+    sides = [figure(r, "Bayes", "NLPD") - figure(r, "temperature", "NLPD") for r in results]
+    ece = {m: sum(figure(r, m, "ECE") for r in results) / len(results) for m in results[0].scores}
+    answer = (
+        f"The posterior changes the NLPD of {model} by {min(change):+.2f} to {max(change):+.2f} nats against plain, by "
+        f"{min(sides):+.2f} to {max(sides):+.2f} against temperature scaling; its mean ECE over {len(results)} sets is "
+        f"{ece['Bayes']:.1f} % (plain {ece['plain']:.1f} %, temperature scaling {ece['temperature']:.1f} %)."
+    )
+    beside = published_table(name) if same_model(model, published) else None
+    numbers = {result.data: result.numbers["methods"] for result in results}
+    remarks = [stands[model]] if model in stands else []
+    return Finding(answer, judge(results), [table(results, beside, model)], numbers, remarks)
 
 
 def predicted_table(lab: Lab, name: str, published: str, family: str, consistently: bool) -> Finding:
@@ -206,81 +259,65 @@ def predicted_table(lab: Lab, name: str, published: str, family: str, consistent
         reason = f"no {family} was trained on the embedded world; name a checkpoint with --model"
         return Finding(f"Not run: {reason}.", [Claim(text, "cannot be tested here", reason)])
     model = lab.models[0]
-    results = measured(lab, model)
+    results = measured(lab, model, predicts=True)
     better, failing = count(results, lambda r: _below(r, "ECE", "ProbCosine", "mean"))
-    nlpd = [figure(r, "mean", "NLPD") - figure(r, "ProbCosine", "NLPD") for r in results]
-    drop = max(figure(r, "mean", "ACC") - figure(r, "ProbCosine", "ACC") for r in results)
+    change = [figure(r, "ProbCosine", "NLPD") - figure(r, "mean", "NLPD") for r in results]
+    kept = all(figure(r, "mean", "ACC") - figure(r, "ProbCosine", "ACC") <= 0.5 for r in results)
+    lost = _lost(results, "ProbCosine", "mean")
     answer = (
-        f"ProbCosine calibrates {model} better than its mean on {better} of {len(results)} sets{_listed(failing)} and "
-        f"changes its NLPD by {-max(nlpd):+.2f} to {-min(nlpd):+.2f} nats; top-1 falls by {drop:.1f} points at most."
+        f"ProbCosine calibrates {model} better than its mean on {better} of {len(results)} sets{failing} and changes "
+        f"its NLPD by {min(change):+.2f} to {max(change):+.2f} nats, {lost}."
     )
-    enough = not failing and drop <= 0.5 if consistently else 2 * better > len(results)
-    claim = Claim.judged(text, enough, f"ECE lower on {better} of {len(results)}{_listed(failing)}")
-    caption = f"{model}. Bold: not worse than the best by a paired t-test (p = 0.05); of ECE, the smallest."
-    remarks = [] if same_model(model, published) else [f"{model} stands for {family}."]
-    grid = table(results, _beside(name, model, published), caption)
-    return Finding(answer, [claim], [grid], {r.data: r.numbers["methods"] for r in results}, remarks)
+    enough = better == len(results) and kept if consistently else 2 * better > len(results)
+    claim = Claim.judged(text, enough, f"ECE lower on {better} of {len(results)}{failing}; {lost}")
+    beside = published_table(name) if same_model(model, published) else None
+    remarks = [f"{model} stands for {family}."] if model == "emoji-prolip" else []
+    numbers = {result.data: result.numbers["methods"] for result in results}
+    return Finding(answer, [claim], [table(results, beside, model)], numbers, remarks)
 
 
-_QUESTION = "Are the uncertainties of {} useful: is the prediction calibrated, and at what price?"
-_SIZE = (
-    "emoji-clip-colour, a second CLIP of the same size that never saw line art, stands for CLIP-Large: that a larger "
-    "model behaves alike cannot be tested here."
-)
+_STANDS = {
+    "emoji-clip": "emoji-clip stands for CLIP-Base.",
+    "emoji-siglip": "emoji-siglip stands for SigLIP-Base.",
+    "emoji-clip-colour": "emoji-clip-colour, a second CLIP of the same size that never saw line art, stands for "
+    "CLIP-Large: that a larger model behaves alike cannot be tested here.",
+}
+_SHIFT = {
+    "emoji-clip": "The world's hardest shift stands for ImageNet-A and ImageNet-Sketch: outlines without colour, of "
+    "vendors whose drawings the model was not trained on."
+}
+
+
+def _bayes_item(name: str, title: str, model: str, published: str, judge: Judge) -> Item:
+    return Item(
+        name,
+        f"Zero-shot, {title}",
+        f"Are the uncertainties of {title} useful: is the prediction calibrated, and at what price?",
+        "zero-shot",
+        world_plan(model, views=True),
+        paper_plan(published, views=True),
+        partial(bayes_table, name=name, published=published, judge=judge, stands=_STANDS),
+    )
+
+
+def _predicted_item(name: str, family: str, models: tuple[str, ...], published: str, consistently: bool) -> Item:
+    return Item(
+        name,
+        f"ProbCosine on {family}",
+        f"Does ProbCosine calibrate a model that predicts its variances ({family})?",
+        "zero-shot",
+        Plan(models, TESTS),
+        Plan((published,), ZERO_SHOT_SETS),
+        partial(predicted_table, name=name, published=published, family=family, consistently=consistently),
+    )
+
 
 ITEMS = (
-    Item(
-        "uq_results_clip",
-        "Zero-shot, CLIP-Base",
-        _QUESTION.format("CLIP-Base"),
-        "zero-shot",
-        world_plan("emoji-clip", views=True),
-        paper_plan(CLIP_BASE, views=True),
-        partial(
-            bayes_table, name="uq_results_clip", published=CLIP_BASE, stands_for="emoji-clip stands for CLIP-Base."
-        ),
-    ),
-    Item(
-        "uq_results_clip_large",
-        "Zero-shot, CLIP-Large",
-        _QUESTION.format("CLIP-Large"),
-        "zero-shot",
-        world_plan("emoji-clip-colour", views=True),
-        paper_plan(CLIP_LARGE, views=True),
-        partial(bayes_table, name="uq_results_clip_large", published=CLIP_LARGE, stands_for=_SIZE),
-    ),
-    Item(
-        "uq_results_siglip",
-        "Zero-shot, SigLIP-Base",
-        _QUESTION.format("SigLIP"),
-        "zero-shot",
-        world_plan("emoji-siglip", views=True),
-        paper_plan(SIGLIP_BASE, views=True),
-        partial(
-            bayes_table,
-            name="uq_results_siglip",
-            published=SIGLIP_BASE,
-            stands_for="emoji-siglip stands for SigLIP-Base.",
-        ),
-    ),
-    Item(
-        "uq_results_pcmepp",
-        "ProbCosine on PCME++",
-        "Does ProbCosine calibrate a model that predicts its variances (PCME++)?",
-        "zero-shot",
-        Plan(),
-        paper_plan(PCMEPP),
-        partial(predicted_table, name="uq_results_pcmepp", published=PCMEPP, family="PCME++", consistently=True),
-    ),
-    Item(
-        "uq_results_prolip",
-        "ProbCosine on ProLIP",
-        "Does ProbCosine calibrate a model that predicts its variances (ProLIP)?",
-        "zero-shot",
-        world_plan("emoji-prolip"),
-        paper_plan(PROLIP),
-        partial(predicted_table, name="uq_results_prolip", published=PROLIP, family="ProLIP", consistently=False),
-    ),
+    _bayes_item("uq_results_clip", "CLIP-Base", "emoji-clip", CLIP_BASE, base_claims),
+    _bayes_item("uq_results_clip_large", "CLIP-Large", "emoji-clip-colour", CLIP_LARGE, large_claims),
+    _bayes_item("uq_results_siglip", "SigLIP-Base", "emoji-siglip", SIGLIP_BASE, siglip_claims),
+    _predicted_item("uq_results_pcmepp", "PCME++", (), PCMEPP, consistently=True),
+    _predicted_item("uq_results_prolip", "ProLIP", ("emoji-prolip",), PROLIP, consistently=False),
     Item(
         "zero_shot_adversarial_imgnet",
         "Severe shift",
@@ -288,6 +325,12 @@ ITEMS = (
         "robustness",
         world_plan("emoji-clip", views=True, sets=("emojione-black", "openmoji-black")),
         paper_plan(CLIP_BASE, views=True, sets=("imagenet-a", "imagenet-sketch")),
-        adversarial_table,
+        partial(
+            bayes_table,
+            name="zero_shot_adversarial_imgnet",
+            published=CLIP_BASE,
+            judge=shift_claims,
+            stands=_SHIFT,
+        ),
     ),
 )
