@@ -29,7 +29,12 @@ LINES = Lines(
         Panel(
             "left <panel>", "n", "trace", (Series("image", [1, 2, 4], [1.0, 1.1, 1.2], [0.1, 0.1, 0.1]),), log_x=True
         ),
-        Panel("right", "n", "trace", (Series("image", [1, 2], [3, 4], dashed=True), Series("text", [1, 2], [3, 5]))),
+        Panel(
+            "right",
+            "n",
+            "trace",
+            (Series("image, printed", [1, 2], [3, 4], dashed=True), Series("text", [1, 2], [3, 5])),
+        ),
     ),
     "Two panels.",
     "Lines that rise.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from matplotlib.axes import Axes
@@ -19,10 +20,13 @@ _MARKED = 16  # points of a line beyond which markers are noise
 
 @drawing_style()
 def lines_plot(lines: Lines, *, width: float = WIDE) -> Figure:
-    """A panel for each of `lines.panels`; a series keeps its colour, and dashes tell its variants apart."""
+    """A panel for each of `lines.panels`; a solid line has a colour of its own, a dashed one that of its solid twin."""
     if not lines.panels or not all(panel.series for panel in lines.panels):
         raise BayesVLMError("A panel without a series cannot be drawn; give each at least one.")
-    marks = series_marks((_family(series.name) for panel in lines.panels for series in panel.series), METHODS)
+    names = {series.name: series.dashed for panel in lines.panels for series in panel.series}
+    twins = {name: _twin(name, names) for name in names}
+    by_twin = series_marks(twins.values(), METHODS)
+    marks = {name: by_twin[twin] for name, twin in twins.items()}
     rows, columns = arrange(len(lines.panels), width, panel=2.4 if len(lines.panels) > 3 else 2.9)
     figure = new_figure(width, 0.6 + rows * 2.35)
     grid = figure.add_gridspec(rows, columns)
@@ -32,10 +36,8 @@ def lines_plot(lines: Lines, *, width: float = WIDE) -> Figure:
         _draw(axes, panel, marks)
         axes.set_xlabel(panel.x)
         axes.set_ylabel(panel.y)
-    names = {series.name: series.dashed for panel in lines.panels for series in panel.series}
     handles = [
-        Line2D([], [], color=marks[_family(name)].colour, linestyle=_dash(dashed), label=name)
-        for name, dashed in names.items()
+        Line2D([], [], color=marks[name].colour, linestyle=_dash(dashed), label=name) for name, dashed in names.items()
     ]
     longest = max(map(len, names))
     figure.legend(
@@ -48,12 +50,13 @@ def _draw(axes: Axes, panel: Panel, marks: dict[str, Mark]) -> None:
     if panel.log_x:
         axes.set_xscale("log")
     else:
-        axes.xaxis.set_major_locator(MaxNLocator(5))
+        whole = all(float(x).is_integer() for series in panel.series for x in series.x)
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=whole))
     axes.yaxis.set_major_locator(MaxNLocator(5))
     for series in panel.series:
         what = f"{series.name!r} of {panel.title!r}"
         x, y = checked(f"the x of {what}", series.x), checked(what, series.y)
-        mark = marks[_family(series.name)]
+        mark = marks[series.name]
         marker = mark.marker if len(x) <= _MARKED else ""
         if series.error is not None:
             error = checked(f"the error of {what}", series.error)
@@ -66,9 +69,13 @@ def _draw(axes: Axes, panel: Panel, marks: dict[str, Mark]) -> None:
         axes.axvline(panel.mark, color=colour("muted"), linewidth=1, linestyle=(0, (4, 3)))
 
 
-def _family(name: str) -> str:
-    """What a series shares its colour with: "EPIG, cosine" and "EPIG, Wasserstein" are told apart by dashes alone."""
-    return name.partition(",")[0]
+def _twin(name: str, names: Mapping[str, bool]) -> str:
+    """The solid line that a dashed one goes with: "EPIG, Wasserstein" or "EPIG" for "EPIG, cosine"; else itself."""
+    stem = name.rpartition(",")[0]
+    if not names[name] or not stem:
+        return name
+    solid = [other for other, dashed in names.items() if not dashed]
+    return next((other for other in solid if stem in (other, other.rpartition(",")[0])), name)
 
 
 def _dash(dashed: bool) -> Literal["-", "--"]:

@@ -307,8 +307,8 @@ def _curves(model: str, moved: Mapping[float, Moved]) -> Lines:
     for each in moved.values():
         series = []
         for name, drawn, gaussian in (
-            (MARGINALS, "draws of each embedding", "ProbCosine, diagonal"),
-            (FULL, "draws of the projections", "ProbCosine, full"),
+            (MARGINALS, "draws of each embedding", "ProbCosine (diagonal)"),
+            (FULL, "draws of the projections", "ProbCosine (full)"),
         ):
             if name not in each.moments:
                 continue
