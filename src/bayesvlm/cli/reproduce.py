@@ -236,12 +236,7 @@ def _preview(items: list[Item], lab: Callable[[Item], Lab], as_json: bool) -> No
 def _time(found: Preview) -> list[str]:
     passes = sum(load.encode for load in found.loads)
     encoding = "" if not passes else "unknown" if found.seconds is None else _duration(found.seconds)
-    return [
-        found.item,
-        f"{passes:,}" if passes else "in the cache",
-        encoding,
-        _duration(found.last) if found.last else "",
-    ]
+    return [found.item, found.to_encode, encoding, _duration(found.last) if found.last else ""]
 
 
 def _size(size: int | None) -> str:

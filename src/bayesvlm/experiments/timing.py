@@ -108,6 +108,11 @@ class RunTimes:
         return "captured runs" if self.captured else "whole runs" if self.certain else "the heads alone"
 
     @property
+    def least(self) -> bool:
+        """Whether `overhead` is only the least it can be: heads by themselves find their weights in the cache."""
+        return self.decided_by == "the heads alone"
+
+    @property
     def classify_overhead(self) -> float:
         """Of `classify`, which is made for many images, by the head."""
         return self.by_head("classify")
@@ -117,6 +122,7 @@ class RunTimes:
         return {
             **asdict(self),
             "overhead": self.overhead,
+            "overhead decided by": self.decided_by,
             "overhead by": {
                 "medians": self.by_median(),
                 "means": self.by_mean(),

@@ -42,6 +42,10 @@ class SmallLab:
     seeds: int = 2
     made: BayesVLM = field(default_factory=model)
 
+    @property
+    def kept(self) -> Path:
+        return self.out
+
     def vlm(self, name: str) -> BayesVLM:
         return self.made
 

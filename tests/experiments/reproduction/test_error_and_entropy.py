@@ -24,6 +24,7 @@ from bayesvlm.experiments.reproduction.error_and_entropy import (
     error_and_entropy,
     scores,
     shares,
+    table,
 )
 from bayesvlm.experiments.reproduction.learning_curves import experiment, learning_curves
 from bayesvlm.experiments.reproduction.plans import CLIP_BASE
@@ -144,5 +145,15 @@ def test_what_makes_a_claim_fail(state: State, changed: dict[str, float], failin
 
 def test_the_figure_of_a_claim() -> None:
     assert claims({"black": HOLDING})[2].figure == (
-        "black: 10.0 % of the Bayesian answers more are sure and right after than before, 5.0 % of the plain"
+        "black: labels change the share that is sure and right by +10.0 points (Bayesian) and +5.0 points (plain)"
     )
+    worse = {**HOLDING, ("Bayes", "epig"): numbers(0.1, 0.17, 0.4), ("plain", "entropy"): numbers(0.2, 0.39996, 0.4)}
+    assert claims({"black": worse})[2].figure.endswith("by -3.0 points (Bayesian) and +0.0 points (plain)")
+
+
+@pytest.mark.parametrize(("seeds", "said"), [(1, "of one seed where"), (3, "means over 3 seeds where")])
+def test_how_many_seeds_a_table_is_of(seeds: int, said: str) -> None:
+    whole = {**dict.fromkeys(QUARTERS, 0.25), "misclassified": 0.5, "nlpd": 1.0}
+    shown = table("black", {("plain", ""): whole, ("plain", "epig"): whole}, 1, seeds)
+    assert said in shown.caption
+    assert [row[0] for row in shown.rows] == ["plain, zero-shot", "plain, 1 label by EPIG"]

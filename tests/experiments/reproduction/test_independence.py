@@ -120,6 +120,26 @@ def test_a_larger_text_tower_has_the_same_coupling() -> None:
     assert other["R"][0] < 0.5 * one["R"][0]
 
 
+@pytest.mark.parametrize("text", [1.0, 12.0])
+def test_the_scale_at_which_r_is_the_printed_one(text: float) -> None:
+    """Found by measuring again with activations that much larger; also where R is below it to begin with."""
+    found = run(text=text)
+    (remark,) = [each for each in found.remarks if each.startswith("R depends on the units")]
+    scale = float(remark.split("it is 0.363 at c = ")[1].split(" ")[0])
+    fishers = run(text=text * scale).numbers["a"]["empirical Fisher"]
+    again = next(each["R"] for each in fishers if each["pairs in a batch"] == 300 // 32)
+    assert sum(again) / 3 == pytest.approx(0.363, abs=0.01)
+    assert "falls" not in remark
+    assert "bias" not in remark
+
+
+def test_the_constant_of_a_bias_is_scaled_too() -> None:
+    lab = FakeLab()
+    lab.model = BayesVLM(lab.model.image, Projection(lab.model.text.weight, torch.zeros(6)), 2.0, None, "infonce")
+    (remark,) = [each for each in independence_ratio(cast(Lab, lab)).remarks if each.startswith("R depends on")]
+    assert "those of the text tower (for a, whose Q has a bias, also the constant that enters with it) by c" in remark
+
+
 def test_no_verdict_where_batches_and_expectation_differ() -> None:
     curvature = Curvature(within=Norms(1.0, 1.0, 1.0), between=Norms(0.5, 0.5, 0.001), batches=2)
     exact = Measured(4, 2, (curvature,) * 3)

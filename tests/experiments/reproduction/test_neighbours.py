@@ -12,7 +12,7 @@ from bayesvlm.evaluation import Estimate
 from bayesvlm.experiments.adaptation import Adaptation
 from bayesvlm.experiments.paper import published_curves
 from bayesvlm.experiments.reproduction.learning_curves import learning_curves
-from bayesvlm.experiments.reproduction.neighbours import EPIG, claim, gap, neighbours, published_panels
+from bayesvlm.experiments.reproduction.neighbours import EPIG, claim, gap, neighbours, published_panels, table
 from bayesvlm.experiments.reproduction.plans import CLIP_BASE, Plan
 from experiments.reproduction.small_world import SmallLab, quick, run_of, small_task
 
@@ -75,18 +75,54 @@ def test_a_difference_is_positive_where_wasserstein_is_lower() -> None:
     assert found.standard_error == pytest.approx(0.05)
 
 
+NAN = float("nan")
+PLACES = [("black", strategy, count) for strategy in ("epig", "targeted-bald") for count in (10, 200)]
+
+
 @pytest.mark.parametrize(
-    ("ahead", "verdict"), [(0, "does not hold"), (1, "holds"), (2, "holds"), (3, "holds"), (4, "does not hold")]
+    ("values", "errors", "ahead", "behind", "verdict"),
+    [
+        ([-0.03] * 4, [0.01] * 4, 0, 4, "does not hold"),
+        ([0.02, -0.03, -0.03, -0.03], [0.01] * 4, 1, 3, "holds"),
+        ([0.02] * 4, [0.01] * 4, 4, 0, "does not hold"),
+        ([0.02] * 4, [0.01, 0.01, 0.01, 0.02], 3, 0, "holds"),  # all on one side, one within its error
+        ([0.02] * 4, [0.01, 0.01, 0.01, NAN], 3, 0, "holds"),
+        ([0.02, 0.02, 0.02, 0.0], [0.0] * 4, 3, 0, "holds"),  # a tie is for neither
+        ([0.02] * 4, [NAN] * 4, None, None, "cannot be tested here"),
+    ],
 )
-def test_when_there_is_a_trend(ahead: int, verdict: str) -> None:
-    values = [0.02] * ahead + [-0.03] * (4 - ahead)
-    places = [("black", strategy, count) for strategy in ("epig", "targeted-bald") for count in (10, 200)]
-    found = {place: Estimate(value, float("nan")) for place, value in zip(places, values, strict=True)}
-    judged = claim(found)
+def test_when_there_is_a_trend(
+    values: list[float], errors: list[float], ahead: int | None, behind: int | None, verdict: str
+) -> None:
+    judged = claim({place: Estimate(*each) for place, *each in zip(PLACES, values, errors, strict=True)})
     assert judged.verdict == verdict
-    assert f"at {ahead} of 4 points" in judged.figure
+    if ahead is None:
+        assert "one seed has no standard error" in judged.figure
+    else:
+        assert f"Wasserstein is lower in NLPD at {ahead} and cosine at {behind} of 4 points" in judged.figure
     assert f"{max(values, key=abs):+.3f}" in judged.figure
     assert "nan" not in judged.figure
+
+
+def test_targets_with_other_numbers_of_labels() -> None:
+    found = {("black", "epig", 10): Estimate(0.1, 0.01), ("white", "epig", 25): Estimate(-0.0001, 0.02)}
+    shown = table(found)
+    assert shown.columns == ["labels", "10", "25"]
+    assert shown.rows == [["black, EPIG", "+0.100 ± 0.010", ""], ["white, EPIG", "", "+0.000 ± 0.020"]]
+    assert shown.caption.endswith("with standard errors.")
+    assert "standard error" not in table({("black", "epig", 10): Estimate(0.1, NAN)}).caption
+
+
+def test_one_seed_has_no_band(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick(monkeypatch)
+    one, two = (neighbours(SmallLab(tmp_path, seeds=seeds)) for seeds in (1, 2))  # type: ignore[arg-type]
+    assert one.claims[0].verdict == "cannot be tested here"
+    for finding, drawn in ((one, False), (two, True)):
+        lines = finding.exhibits[0]
+        assert all((each.error is not None) == drawn for panel in lines.panels for each in panel.series)  # type: ignore[union-attr]
+        assert ("Mean and standard error over 2 seeds" in lines.caption) == drawn
+    assert "One seed, which has no standard error." in one.exhibits[0].caption
+    assert "±" not in str(one.exhibits[1].rows)  # type: ignore[union-attr]
 
 
 def test_printed_curves_are_beside_the_printed_model_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

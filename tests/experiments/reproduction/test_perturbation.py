@@ -14,7 +14,13 @@ from bayesvlm.core.cosine import CosineMoments
 from bayesvlm.data.labelled import Sample
 from bayesvlm.experiments.corruption import GREY, LEVELS
 from bayesvlm.experiments.reproduction.findings import Finding, HeatMaps
-from bayesvlm.experiments.reproduction.perturbation import corners, one_letter, perturbation_plot, rank_correlations
+from bayesvlm.experiments.reproduction.perturbation import (
+    by_cut,
+    corners,
+    one_letter,
+    perturbation_plot,
+    rank_correlations,
+)
 
 from ..test_corruption import Listed
 
@@ -51,11 +57,15 @@ def test_the_correlation_over_cells_is_that_of_ranks() -> None:
     assert rank_correlations(grid)["both"] == pytest.approx(expected)
     mild = np.corrcoef(ranks(UP[:3, :3].ravel()), ranks(grid[:3, :3].ravel()))[0, 1]
     assert rank_correlations(grid)["mild"] == pytest.approx(mild)
+    cuts = by_cut(grid)
+    assert len(cuts) == 5
+    assert (cuts[1], cuts[4]) == (pytest.approx(mild), pytest.approx(expected))
 
 
 def test_rows_are_texts() -> None:
     grid = np.array([[1.0, 2.0], [3.0, 4.0]])
-    assert corners(grid) == {"whole": 1, "text": 3, "image": 2, "both": 4}
+    assert corners(grid) == {"whole": 1, "text": 3, "image": 2, "both": 4, "mild": 1}
+    assert corners(np.arange(36.0).reshape(6, 6))["mild"] == 14  # two steps of five down, two to the right
 
 
 # The finding ---------------------------------------------------------------------------------------------------------
@@ -111,11 +121,14 @@ def test_a_model_that_does_as_the_paper_says() -> None:
         lambda text, image: 0.01 * (1 + text + image),
     )
     assert [claim.verdict for claim in finding.claims] == ["holds"] * 3
-    assert "from 0.50 to 0.20 (0.30 when only the caption goes, 0.40 when only the picture goes)" in finding.answer
+    assert "to 0.20 (0.30 when only the caption goes, 0.40 when only the picture goes)" in finding.answer
+    text, image = round(9 * 0.4) / 9, round(64 * 0.4) / 64
+    assert f"cosine of scripted from 0.50 to {0.5 - 0.2 * text - 0.1 * image:.2f} and changes its" in finding.answer
+    assert f"variance by +{100 * (text + image):.0f} %;" in finding.answer
     assert (
         "With the caption gone, greying out the picture takes the expected cosine from 0.30 to 0.20." in finding.answer
     )
-    assert "changes its variance by +200 % (+100 % and +100 %)" in finding.answer
+    assert "changes the variance by +200 % (+100 % and +100 %)" in finding.answer
     maps = finding.exhibits[0]
     assert isinstance(maps, HeatMaps)
     means = np.array(maps.grids["Expected cosine"])
@@ -131,10 +144,29 @@ def test_a_model_that_does_the_opposite() -> None:
 
 
 def test_ends_and_ranks_must_agree() -> None:
-    """A cosine that falls but for the last step, where it jumps above all others."""
-    jump = found(lambda text, image: -text - image + 9 * (text == image == 1), lambda text, image: 1.0)
-    assert jump.numbers["rank correlations"]["mean"]["both"] < -0.5
+    """A cosine that falls but where two fifths of both are gone, where it jumps above all others."""
+    jump = found(
+        lambda text, image: -text - image + 9 * (0.3 < text < 0.5 and 0.3 < image < 0.5), lambda text, image: 1.0
+    )
+    assert jump.numbers["corners"]["mean"]["mild"] > jump.numbers["corners"]["mean"]["whole"]
     assert [claim.verdict for claim in jump.claims[:2]] == ["does not hold"] * 2
+
+
+def test_mild_corruption_decides_and_the_whole_grid_is_told() -> None:
+    """What rises again beyond two fifths, as an empty picture may be like any caption."""
+
+    def bent(text: float, image: float) -> float:
+        return -text - image if max(text, image) < 0.5 else text + image
+
+    finding = found(bent, lambda text, image: 2 - bent(text, image) / 2)
+    assert [claim.verdict for claim in finding.claims[:2]] == ["holds"] * 2
+    ranks = finding.numbers["rank correlations"]["mean"]
+    assert ranks["mild"] < -0.5 < 0 < ranks["both"]
+    assert f"{ranks['both']:+.2f} over the whole grid" in finding.claims[0].figure
+    assert f"the first claim does not hold (rank correlation {ranks['both']:+.2f})" in finding.remarks[0]
+    assert "chosen after the whole grid had been seen" in finding.remarks[0]
+    assert f"{ranks['mild']:+.2f} up to 40 %, " in finding.remarks[1]
+    assert "as the first claim wants, at 2 of these 5 cuts." in finding.remarks[1]
 
 
 def test_one_letter() -> None:
@@ -150,7 +182,7 @@ def test_one_letter() -> None:
 
 
 def test_the_papers_grid_is_told() -> None:
-    remark = found(lambda text, image: -text, lambda text, image: 1 + text).remarks[0]
+    remark = found(lambda text, image: -text, lambda text, image: 1 + text).remarks[2]
     assert "from 28.7 to 17.8" in remark
     assert "from 0.73 to 1.17" in remark
     assert "0.0085 to 0.0108" in remark

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -25,6 +26,7 @@ from bayesvlm.experiments.reproduction.proxy_data import (
     proxy_data,
     table,
 )
+from bayesvlm.experiments.reproduction.wording import from_to
 from bayesvlm.experiments.scoring import Scores
 from bayesvlm.world import load
 from experiments.reproduction.tiny_lab import open_lab, write_world
@@ -77,7 +79,9 @@ def test_the_answer_is_made_from_the_numbers(lab: Lab, found: Finding) -> None:
         kept = found.numbers["sets"][data]
         assert kept["nlpd_worse"] == pytest.approx(kept["proxy"]["nlpd"] - kept["training"]["nlpd"])
         worse.append(kept["nlpd_worse"])
-    assert f"changes NLPD by {min(worse):+.3f} to {max(worse):+.3f} nats on 2 sets" in found.answer
+    assert f"changes NLPD by {from_to(worse)} nats on 2 sets" in found.answer
+    changes = [kept["proxy"]["nlpd"] - kept["plain"]["nlpd"] for kept in found.numbers["sets"].values()]
+    assert f"where that differs from the plain model's by {from_to(changes, 2)} nats" in found.answer
     assert f"at worst {max(worse):+.3f} nats" in found.claims[0].figure
 
 
@@ -139,6 +143,13 @@ def test_slight_is_at_most_five_hundredths_of_a_nat_and_better_than_plain() -> N
     worse = claim([good, of_nlpd(2.0, 1.0, 1.06, "bad")])
     assert worse.verdict == "does not hold"
     assert "on 1 of 2 sets (not on bad); at worst +0.060 nats on bad, 0.94 nats below plain" in worse.figure
+    assert worse.figure.endswith("0.94 nats below plain even so")
+    harmed = claim([of_nlpd(1.05, 1.0, 1.1, "plain is better")])
+    assert harmed.verdict == "does not hold"
+    assert harmed.figure.endswith(
+        "0 of 1 set (not on plain is better); at worst +0.100 nats on plain is better, 0.05 nats above plain"
+    )
+    assert claim([of_nlpd(2.0, 1.0, 0.5)]).figure.endswith("at worst -0.500 nats on set, 1.50 nats below plain")
     assert claim([good, of_nlpd(1.02, 1.0, 1.04, "plain is better")]).verdict == "does not hold"
 
 
@@ -175,8 +186,26 @@ def test_a_set_that_is_in_the_proxy_is_pointed_out(lab: Lab, found: Finding) -> 
     plan = Plan(("emoji-clip",), ("new-drawing", "emojione-colour"), "validation", WORLD_PAIRS)
     remarks = module._remarks(Lab(plan, lab.out, lab.cache), "emoji-clip", {})
     (remark,) = [each for each in remarks if "among the proxy's pairs" in each]
-    assert remark.startswith("emojione-colour is tested on")
-    assert any("stand for CC12M" in each for each in remarks)
+    assert remark == "emojione-colour is tested on and among the proxy's pairs: leave it out on one side."
+    both = replace(plan, sets=("emojione-colour", "openmoji-colour"))
+    assert any(
+        each.startswith("emojione-colour and openmoji-colour are tested on")
+        for each in module._remarks(Lab(both, lab.out, lab.cache), "emoji-clip", {})
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "sets", "said"),
+    [
+        ("emoji-clip", WORLD_SETS, ["stand for CC12M, so the sets are those without them.", "29 of openmoji-black"]),
+        ("emoji-clip", ("new-drawing",), ["stand for CC12M."]),
+        ("mine", WORLD_SETS, []),
+    ],
+)
+def test_only_stand_ins_are_said_to_be(lab: Lab, model: str, sets: tuple[str, ...], said: list[str]) -> None:
+    remarks = " ".join(module._remarks(lab.on(Plan((model,), sets, "validation", WORLD_PAIRS)), model, {}))
+    told = ("stand for CC12M, so the sets are those without them.", "stand for CC12M.", "29 of openmoji-black")
+    assert [each for each in told if each in remarks] == said
 
 
 def test_the_world_s_plan_tests_on_nothing_of_the_proxy() -> None:

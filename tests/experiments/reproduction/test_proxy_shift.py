@@ -17,7 +17,7 @@ from bayesvlm.experiments.reproduction import proxy_shift as module
 from bayesvlm.experiments.reproduction.findings import Finding, Grid, Lines
 from bayesvlm.experiments.reproduction.item import reproduce
 from bayesvlm.experiments.reproduction.lab import Lab
-from bayesvlm.experiments.reproduction.plans import CLIP_BASE, LAION, SIGLIP_BASE, column_of
+from bayesvlm.experiments.reproduction.plans import CLIP_BASE, LAION, SIGLIP_BASE, Plan, column_of
 from bayesvlm.experiments.reproduction.proxy_shift import (
     ITEMS,
     Point,
@@ -42,7 +42,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
 
 @pytest.fixture(scope="module")
 def found(lab: Lab) -> Finding:
-    return proxy_shift(lab, stands_for="noise stands for all.")
+    return proxy_shift(lab, "Food-101", lab.plan)
 
 
 @pytest.fixture
@@ -110,10 +110,10 @@ def test_nothing_is_done_at_level_zero() -> None:
 
 
 def test_they_are_fitted_once_for_all_sets(lab: Lab, found: Finding, fits: list[str]) -> None:
-    again = proxy_shift(fresh(lab, sets=[lab.sets[1]]), stands_for="")
+    again = proxy_shift(fresh(lab, sets=[lab.sets[1]]), "Food-101", lab.plan)
     assert fits == []
     assert flat(again.numbers[lab.sets[1]]) == pytest.approx(flat(found.numbers[lab.sets[1]]))
-    assert len(list((lab.out / "proxies").rglob("config.json"))) == 17, "sixteen distorted, one not"
+    assert len(list((lab.kept / "proxies").rglob("config.json"))) == 17, "sixteen distorted, one not"
 
 
 def damage(lab: Lab, folder: Path) -> Lab:
@@ -142,7 +142,7 @@ def test_what_was_made_from_something_else_is_made_again(
 ) -> None:
     blur = Distortion("blur", 20)
     kept = Proxies(fresh(lab), lab.models[0]).posterior(blur)
-    (folder,) = (lab.out / "proxies").rglob("blur-20")
+    (folder,) = (lab.kept / "proxies").rglob("blur-20")
     fits.clear()
     other = change(lab, folder)
     made = Proxies(other, lab.models[0]).posterior(blur)
@@ -250,11 +250,22 @@ def test_the_exhibits() -> None:
 
 def test_the_finding(lab: Lab, found: Finding) -> None:
     assert [type(each) for each in found.exhibits] == [Lines, Grid] * 2
-    assert found.remarks[0] == "noise stands for all."
+    assert found.remarks[0] == f"{lab.models[0]} stands for CLIP-Base, {lab.sets[0]} for Food-101."
     assert all(data in found.answer for data in lab.sets)
     assert {kind: [float(level) for level in found.numbers[lab.sets[0]]["tau fixed"][kind]] for kind in KINDS} == {
         kind: [float(level) for level in levels] for kind, levels in LEVELS.items()
     }
+
+
+def test_only_stand_ins_are_said_to_be(lab: Lab) -> None:
+    plan = ITEMS[0].world
+    remarks = {
+        (model, data): " ".join(module._remarks(lab.on(Plan((model,), (data,))), "Food-101", plan))
+        for model, data in [("emoji-clip", "new-drawing"), ("mine", "new-drawing"), ("emoji-clip", "my-set")]
+    }
+    assert [key for key, said in remarks.items() if "stands for" in said] == [("emoji-clip", "new-drawing")]
+    assert "emoji-clip stands for CLIP-Base, new-drawing for Food-101." in remarks["emoji-clip", "new-drawing"]
+    assert ITEMS[0].measure.keywords == {"column": "Food-101", "world": plan}  # type: ignore[attr-defined]
 
 
 def test_the_items(lab: Lab, found: Finding) -> None:

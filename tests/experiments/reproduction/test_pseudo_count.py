@@ -37,6 +37,8 @@ def nlpd_at(lab: SmallLab, tau: float, name: str = "validation") -> float:
 def test_rise_and_flat_read_a_grid() -> None:
     found = grid((0.1, 1.001), (0.3, 1.2), (1, 1.005), (2, 1.0), (4, 1.01), (8, 1.3))
     assert rise(found) == pytest.approx(0.001)
+    assert rise(found, 0.3, 4) == pytest.approx(0.01)
+    assert rise(found, 0.3, 0.5) == pytest.approx(0.2), "above the best of all, not of the part"
     assert flat(found) == (1, 4)  # 0.1 is as good, but not connected
     assert flat(grid((1, 1.0), (2, 1.1))) == (1, 1)
 
@@ -60,23 +62,34 @@ def test_search_finds_the_best_and_leaves_the_lab_alone() -> None:
 @pytest.mark.parametrize(
     ("points", "verdict"),
     [
-        (((0.1, 1.2), (1, 1.0), (10, 1.2)), "holds"),
-        (((0.1, 1.2), (1, 1.0), (10, 1.01)), "does not hold"),  # no clear minimum
-        (((0.1, 1.0), (1, 1.1), (10, 1.2)), "does not hold"),  # at the edge
+        (((0.1, 9.0), (1, 1.03), (10, 1.0), (200, 1.03), (1e4, 9.0)), "holds"),
+        (((0.1, 9.0), (1, 1.01), (10, 1.0), (200, 1.03), (1e4, 9.0)), "does not hold"),  # its lower end is as good
+        (((0.1, 9.0), (1, 1.03), (10, 1.0), (200, 1.01), (1e4, 9.0)), "does not hold"),  # its upper end is
+        (((0.01, 9.0), (0.1, 1.0), (1, 1.2), (10, 1.1), (200, 1.2), (1e4, 9.0)), "does not hold"),  # outside
+        (((0.01, 9.0), (1, 1.0), (10, 1.1), (200, 1.2), (1e4, 9.0)), "does not hold"),  # at its edge
     ],
 )
 def test_a_clear_optimum_lies_inside(points: Any, verdict: str) -> None:
     lab: Any = SmallLab(("small", "other"))
-    found = {"small": grid((0.1, 1.2), (1, 1.0), (10, 1.2)), "other": grid(*points)}
+    found = {"small": grid((1, 1.2), (10, 1.0), (200, 1.2)), "other": grid(*points)}
     lab.tuned = lambda model, vlm, taus: found[model]
     assert search(lab).claims[0].verdict == verdict
 
 
 def test_an_optimum_below_the_papers_grid_is_said_to_be() -> None:
     lab: Any = SmallLab()
-    lab.tuned = lambda model, vlm, taus: grid((0.01, 3.0), (0.1, 1.0), (1, 1.25), (100, 1.5), (300, 1.1), (1000, 2.0))
+    points = [(0.01, 3.0), (0.1, 1.0), (1, 1.25), (100, 1.5), (300, 1.1), (1000, 2.0)]
+    lab.tuned = lambda model, vlm, taus: grid(*points)
     figure = search(lab).claims[0].figure
-    assert "outside the paper's grid of 1 to 200, whose best is 0.250 nats worse" in figure
+    assert figure.startswith("small: tau = 0.1, not inside, where the best is 0.250 nats worse; ")
+    assert "the wider grid of 0.01 to 1000 has a clear optimum, its ends lying at least 1.00 nats above" in figure
+    points[0] = (0.01, 1.01)
+    assert "has no clear optimum, its ends lying at least 0.01 nats above" in search(lab).claims[0].figure
+
+
+def test_both_ends_of_the_papers_grid_are_tried() -> None:
+    lab: Any = SmallLab()
+    assert {1.0, 200.0} <= set(search(lab).numbers["small"]["tau"])
 
 
 def test_published_models_are_tried_at_the_printed_taus() -> None:
@@ -117,7 +130,10 @@ def test_predictions_at_every_tau_are_those_of_the_posterior_with_it() -> None:
 @pytest.mark.parametrize(
     ("second", "verdict"),
     [
-        ({"ACC": 50.9, "NLPD": 1.09, "ECE": 30.0}, "holds"),
+        ({"ACC": 50.9, "NLPD": 1.09, "ECE": 7.9}, "holds"),
+        ({"ACC": 50.0, "NLPD": 1.104, "ECE": 5.0}, "holds"),  # 0.10 in print, as the paper's own range
+        ({"ACC": 50.0, "NLPD": 1.106, "ECE": 5.0}, "does not hold"),
+        ({"ACC": 50.0, "NLPD": 1.0, "ECE": 1.9}, "does not hold"),
         ({"ACC": 51.1, "NLPD": 1.0, "ECE": 5.0}, "does not hold"),
         ({"ACC": 50.0, "NLPD": 0.89, "ECE": 5.0}, "does not hold"),
     ],
@@ -132,6 +148,16 @@ def test_stable_is_a_small_range_on_every_set(
     claim = sensitivity(lab).claims[0]
     assert claim.verdict == verdict
     assert f"other {abs(second['NLPD'] - 1):.3f} nats" in claim.figure
+    assert "NLPD 0.1 nats, top-1 1 and ECE 3 points, up to rounding" in claim.figure
+
+
+def test_what_the_paper_calls_stable_is_within_the_limits() -> None:
+    published = published_table("pseudo_count_results")
+    for place in range(len(published.columns)):
+        for metric, limit in pseudo_count.LIMITS.items():
+            values = [row.values[place] for row in published.rows if row.metric == metric]
+            assert len(values) == 5
+            assert max(values) - min(values) <= limit + pseudo_count.ROUNDING
 
 
 def test_printed_values_stand_beside_the_published_model() -> None:

@@ -24,6 +24,7 @@ from bayesvlm.experiments.reproduction.variant_items import (
     structure_truth,
     truer,
     truth_data,
+    truth_size,
 )
 from bayesvlm.experiments.reproduction.variants import Variant, official
 from experiments.reproduction.tiny_variants import TinyLab
@@ -110,8 +111,15 @@ def test_lost_evidence_against_dense_matrices(lab: Lab) -> None:
         assert lost == pytest.approx(max(scan) - log_evidence(tower, vlm.lam[tower]), rel=1e-3)
         assert lost > 0
     assert all(abs(lost) < 1e-9 for lost in lost_evidence(vlm.replace(lam="evidence")).values())
-    facts = lam_facts(vlm.replace(lam="evidence"), vlm, vlm)
-    assert facts["log evidence lost, own tau"] == facts["log evidence lost, same tau"] == lost_evidence(vlm)
+    moved = official(vlm, 0.3)
+    facts = lam_facts(moved, vlm)
+    assert facts["log evidence lost, own tau"] == lost_evidence(vlm)
+    assert facts["log evidence lost, same tau"] == lost_evidence(moved)
+    for name, posterior in (("same tau", moved), ("own tau", vlm)):
+        corrected = posterior.replace(lam="evidence")
+        assert corrected.tau == posterior.tau
+        for tower in TOWERS:
+            assert facts[f"lam, {name}"][tower] == pytest.approx(posterior.lam[tower] / corrected.lam[tower], rel=1e-6)
 
 
 def test_truth_is_looked_for_among_the_validation_images(lab: Lab) -> None:
@@ -122,6 +130,17 @@ def test_truth_is_looked_for_among_the_validation_images(lab: Lab) -> None:
     assert torch.equal(whole.labels[rows], labels)
     assert len(texts) == 4
     assert torch.equal(truth_data(lab, "one", None)[1].activations, classes.activations)
+
+
+def test_no_more_images_are_named_than_there_are(lab: Lab, findings: dict[str, Finding]) -> None:
+    assert truth_size(lab) == "80 validation images and 6 classes"
+    assert truth_size(lab, classes=False) == "80 validation images"
+    assert truth_size(cast(Lab, TinyLab(images_each=1)), classes=False) == "1 validation image"
+    (ratios,) = [
+        each for each in findings["structure"].exhibits if isinstance(each, Grid) and "draws of itself" in each.columns
+    ]
+    assert "median over 20 validation images and 6 classes" in ratios.caption
+    assert "on 20 validation images, its NLPD differs" in findings["link"].answer
 
 
 def test_structures_at_the_same_tau_and_lam(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,6 @@ from bayesvlm.experiments.reproduction.variants import (
     numbers,
     official,
     official_tuned,
-    signed,
     some,
     summary,
     table,
@@ -249,8 +248,3 @@ def test_remarks_on_taus(variants: dict[str, Variant]) -> None:
     assert edge.startswith("one, far: the best tau, 1e+06, is an end of those tried")
     (beyond,) = beyond_usual(compared, DEFAULT_TAUS)
     assert beyond.startswith("one, far: the best tau, 1e+06, lies outside 0.01 to 10000")
-
-
-def test_signs() -> None:
-    assert [signed(value) for value in (-0.0001, 0.0004, -0.0012)] == ["+0.000", "+0.000", "-0.001"]
-    assert signed(-0.04, 1) == "+0.0"

@@ -24,6 +24,7 @@ from bayesvlm.experiments.reproduction.learning_curves import (
     world_targets,
 )
 from bayesvlm.experiments.reproduction.plans import CLIP_HUGE, same_model
+from bayesvlm.experiments.reproduction.wording import counted, signed
 
 Prediction = Literal["plain", "Bayes"]
 METHODS: dict[Prediction, Literal["mean", "probcosine"]] = {"plain": "mean", "Bayes": "probcosine"}
@@ -72,7 +73,7 @@ def answers(adaptation: Adaptation, runs: Sequence[Run], state: State) -> list[O
 
 def title(state: State, labels: int) -> str:
     """What a panel or a row is called."""
-    return f"{state[0]}, {labels} labels by {CHOICES[state[1]]}" if state[1] else f"{state[0]}, zero-shot"
+    return f"{state[0]}, {counted(labels, 'label')} by {CHOICES[state[1]]}" if state[1] else f"{state[0]}, zero-shot"
 
 
 def mean(numbers: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -84,9 +85,15 @@ def claims(found: Mapping[str, Numbers]) -> list[Claim]:
     """Target -> state -> numbers; what is claimed must be so on every target."""
     (plain, bayes), (tuned, adapted) = BEFORE, AFTER
 
-    def claim(text: str, figure: str, larger: Callable[[Numbers], float], smaller: Callable[[Numbers], float]) -> Claim:
+    def claim(
+        text: str,
+        figure: str,
+        larger: Callable[[Numbers], float],
+        smaller: Callable[[Numbers], float],
+        form: Callable[[float], str] = _percent,
+    ) -> Claim:
         pairs = {target: (larger(of), smaller(of)) for target, of in found.items()}
-        told = [f"{target}: {figure.format(*map(_percent, pair))}" for target, pair in pairs.items()]
+        told = [f"{target}: {figure.format(*map(form, pair))}" for target, pair in pairs.items()]
         return Claim.judged(text, all(high > low for high, low in pairs.values()), "; ".join(told))
 
     return [
@@ -104,9 +111,10 @@ def claims(found: Mapping[str, Numbers]) -> list[Claim]:
         ),
         claim(
             "BayesVLM with EPIG adapts more effectively than CLIP with entropy selection.",
-            "{} of the Bayesian answers more are sure and right after than before, {} of the plain",
+            "labels change the share that is sure and right by {} (Bayesian) and {} (plain)",
             lambda of: of[adapted][_SURE_RIGHT] - of[bayes][_SURE_RIGHT],
             lambda of: of[tuned][_SURE_RIGHT] - of[plain][_SURE_RIGHT],
+            lambda share: f"{signed(100 * share, 1)} points",
         ),
         claim(
             "After adaptation BayesVLM misclassifies less than the fine-tuned CLIP.",
@@ -137,7 +145,7 @@ def answer(model: str, found: Mapping[str, Numbers], labels: Mapping[str, int]) 
         said.append(
             f"on {target} the posterior takes the sure and wrong answers from {_percent(plain[_SURE_WRONG])} to "
             f"{_percent(bayes[_SURE_WRONG])}, and the sure and right ones from {_percent(plain[_SURE_RIGHT])} to "
-            f"{_percent(bayes[_SURE_RIGHT])}; after {labels[target]} labels by EPIG "
+            f"{_percent(bayes[_SURE_RIGHT])}; after {counted(labels[target], 'label')} by EPIG "
             f"{_percent(adapted[_SURE_RIGHT])} are sure and right and {_percent(adapted['misclassified'])} are "
             f"misclassified, where the plain model has {_percent(tuned[_SURE_RIGHT])} and "
             f"{_percent(tuned['misclassified'])} with labels by entropy, {_percent(crossed[_SURE_RIGHT])} and "
@@ -157,8 +165,9 @@ def table(target: str, of: Numbers, labels: int, seeds: int) -> Grid:
         ]
         for state, numbers in of.items()
     ]
+    over = "of one seed" if seeds == 1 else f"means over {seeds} seeds"
     caption = (
-        f"{target}: shares of the answers, means over {seeds} seeds where there are labels. The last two rows cross "
+        f"{target}: shares of the answers, {over} where there are labels. The last two rows cross "
         "what the figure has together: the plain prediction with EPIG's labels, the Bayesian one with those of entropy."
     )
     return Grid(columns, rows, caption)

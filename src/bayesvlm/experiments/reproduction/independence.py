@@ -8,7 +8,7 @@ an empirical Fisher. Here the same norms are also had without sampling, and of t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from statistics import mean, stdev
 from typing import Any
 
@@ -29,6 +29,7 @@ from bayesvlm.experiments.reproduction.findings import Claim, Finding, Grid, Lin
 from bayesvlm.experiments.reproduction.item import Item
 from bayesvlm.experiments.reproduction.lab import Lab
 from bayesvlm.experiments.reproduction.plans import CLIP_BASE, paper_plan, same_model, world_plan
+from bayesvlm.experiments.reproduction.wording import all_of, by_name, spread
 
 SEEDS = 3
 """As many as the paper: each has batches of its own, and its own entries or random vectors."""
@@ -92,6 +93,7 @@ class Report:
         diagonal: the same with H_PP and H_QQ from their diagonals.
         fisher, gram, probed: exact empirical Fisher; Gauss-Newton by Gram matrices; by random vectors: K -> all seeds.
         size: K of the sampled entries, one of those of `fisher`.
+        text_bias: whether Q has a column that is a bias, which a constant 1 enters.
     """
 
     sizes: tuple[int, int]
@@ -101,6 +103,7 @@ class Report:
     fisher: Mapping[int, Measured]
     gram: Mapping[int, Measured] = field(default_factory=dict)
     probed: Mapping[int, Measured] = field(default_factory=dict)
+    text_bias: bool = False
 
     @property
     def exact(self) -> Measured:
@@ -189,7 +192,8 @@ def independence_ratio(lab: Lab) -> Finding:
         vlm = lab.encoder(model).vlm  # no posterior is needed
         if vlm.predicts_variance:
             raise BayesVLMError(f"{model} predicts its variances: there is no posterior of projections to judge.")
-        reports[model] = measured(PairBatch.of(vlm, *lab.pairs(model)), lab.say)
+        report = measured(PairBatch.of(vlm, *lab.pairs(model)), lab.say)
+        reports[model] = replace(report, text_bias=vlm.text.bias is not None)
     claims = [
         judged(
             "There is only moderate cross-modal dependence in the loss curvature (R about 0.37, well below 1).",
@@ -220,7 +224,7 @@ def judged(
     """By the exact empirical Fisher of the batches; where the expected one says otherwise, not at all."""
     here = {model: figure(report.exact.norms) for model, report in reports.items()}
     expected = {model: figure(r.exact.expected) for model, r in reports.items() if r.exact.expected.known}
-    said = f"exact empirical Fisher, {what}: {_listed(here)}; expected: {_listed(expected) or 'unknown'}"
+    said = f"exact empirical Fisher, {what}: {by_name(here)}; expected: {by_name(expected) or 'unknown'}"
     if any(holds(here[model]) != holds(value) for model, value in expected.items()):
         return Claim(text, "cannot be tested here", f"the batches are too few; {said}")
     return Claim.judged(text, all(map(holds, here.values())), said)
@@ -234,7 +238,7 @@ def answer(reports: Mapping[str, Report]) -> str:
         sizes = [*report.gram, *report.probed]
         parts.append(
             f"{mean(report.exact.ratios):.3f} for {model} "
-            f"({ENTRIES[-1]:,} sampled entries: {_spread(report.sampled(ENTRIES[-1]))}; "
+            f"({ENTRIES[-1]:,} sampled entries: {spread(report.sampled(ENTRIES[-1]))}; "
             f"joint Gauss-Newton, batches of {min(sizes)} to {max(sizes)}: {min(ways):.3f} to {max(ways):.3f})"
         )
     below = [mean(report.exact.ratios) < MODERATE for report in reports.values()]
@@ -250,9 +254,9 @@ def table(reports: Mapping[str, Report]) -> Grid:
     found, last = list(reports.values()), ENTRIES[-1]
     rows = []
     for count in ENTRIES:
-        rows.append([f"(1) Fisher, {count:,} entries", *(_spread(each.sampled(count)) for each in found)])
+        rows.append([f"(1) Fisher, {count:,} entries", *(spread(each.sampled(count)) for each in found)])
     if any(each.sizes[0] != each.sizes[1] for each in found):
-        rows.append([f"(1) averages of {last:,} entries", *(_spread(each.averaged(last)) for each in found)])
+        rows.append([f"(1) averages of {last:,} entries", *(spread(each.averaged(last)) for each in found)])
     rows.append(["(2) Fisher, exact", *(_cell(each.exact) for each in found)])
     rows.append(["(2) its coupling", *(f"{each.exact.norms.coupling:.3f}" for each in found)])
     for name, of in _GAUSS_NEWTON.items():
@@ -328,15 +332,19 @@ def remarks(reports: Mapping[str, Report]) -> list[str]:
         if report.exact.norms.coupling >= target
     }
     if scales:
+        biased = [model for model in scales if reports[model].text_bias]
+        constant = (
+            f" (for {all_of(biased)}, whose Q has a bias, also the constant that enters with it)" if biased else ""
+        )
         said.append(
-            "R depends on the units of the activations: multiply those of the text tower by c and divide Q by c, and "
-            f"no logit changes, but R does; it falls to {target} at c = {_listed(scales, 1)}. The coupling does "
-            f"not change: {_listed({model: report.exact.norms.coupling for model, report in reports.items()})}."
+            f"R depends on the units of the activations: multiply those of the text tower{constant} by c and divide Q "
+            f"by c, and no logit changes, but R does; it is {target} at c = {by_name(scales, 2)}. The coupling does "
+            f"not change: {by_name({model: report.exact.norms.coupling for model, report in reports.items()})}."
         )
     diagonal = {model: mean(each.ratio for each in report.diagonal) for model, report in reports.items()}
     said.append(
         "If the sampled gradient components of H_PP and H_QQ were squares of single components (their diagonals), "
-        f"which the text does not rule out, the ratio would be {_listed(diagonal, 2)}, but it is not one of norms then."
+        f"which the text does not rule out, the ratio would be {by_name(diagonal, 2)}, but it is not one of norms then."
     )
     apart = [model for model, report in reports.items() if _disagree(report)]
     if apart:
@@ -361,15 +369,7 @@ def _cell(found: Measured | None) -> str:
     if found is None:
         return ""
     expected = f"{found.expected.ratio:.2f}" if found.expected.known else "-"
-    return f"{_spread(found.ratios)} ({expected})"
-
-
-def _spread(values: Sequence[float]) -> str:
-    return f"{mean(values):.3f} ± {stdev(values):.3f}"
-
-
-def _listed(values: Mapping[str, float], decimals: int = 3) -> str:
-    return ", ".join(f"{value:.{decimals}f} ({model})" for model, value in values.items())
+    return f"{spread(found.ratios)} ({expected})"
 
 
 _GAUSS_NEWTON: dict[str, Callable[[Report], Mapping[int, Measured]]] = {

@@ -28,6 +28,7 @@ from bayesvlm.experiments.reproduction.plans import (
     Plan,
     same_model,
 )
+from bayesvlm.experiments.reproduction.wording import counted, not_on, signed, with_error
 from bayesvlm.experiments.zero_shot import place
 
 STRATEGIES: tuple[Strategy, ...] = (
@@ -86,7 +87,7 @@ def experiment(
     )
     protocol = replace(protocol, lr=PAPER_LR) if own else protocol
     lab.say(f"adapt     {model} to {target}: {', '.join(strategies)} ({metric})")
-    return Adaptation(lab.vlm(model), task, protocol, place(lab.out / "runs", model, target).with_suffix(""))
+    return Adaptation(lab.vlm(model), task, protocol, place(lab.kept / "runs", model, target).with_suffix(""))
 
 
 def budgets(task: Task) -> tuple[int, ...]:
@@ -103,12 +104,6 @@ def judged(runs: Sequence[Run]) -> list[int]:
 def plain_numbers(estimate: Estimate) -> tuple[float, float | None]:
     """Mean and standard error for json: one seed has none."""
     return estimate.value, None if math.isnan(estimate.standard_error) else estimate.standard_error
-
-
-def with_error(estimate: Estimate, decimals: int = 3, scale: float = 1.0, sign: str = "") -> str:
-    """A mean, and its standard error where there is one."""
-    beside = "" if math.isnan(estimate.standard_error) else f" ± {scale * estimate.standard_error:.{decimals}f}"
-    return f"{scale * estimate.value:{sign}.{decimals}f}{beside}"
 
 
 def protocol_numbers(run: Adaptation) -> dict[str, Any]:
@@ -144,12 +139,11 @@ def below_claim(found: Mapping[str, Sequence[Run]], text: str) -> Claim:
             places += 1
             more += all(advantage(runs, *pair, count, "balanced_accuracy").value < 0 for pair in least)
             if min(gaps.values()) <= 0:
-                failing.append(f"{target} with {count} labels")
-    leads = ", ".join(f"{NAMES[own]} over {over} {gap:+.3f}" for (own, over), gap in least.items())
-    missed = f" (not on {', '.join(failing)})" if failing else ""
+                failing.append(f"{target} with {counted(count, 'label')}")
+    leads = ", ".join(f"{NAMES[own]} over {over} {signed(gap)}" for (own, over), gap in least.items())
     figure = (
-        f"NLPD of both below both at {places - len(failing)} of {places} sizes on {', '.join(found)}{missed}; least "
-        f"gains in nats: {leads}; balanced accuracy of both above both at {more} of {places}"
+        f"NLPD of both below both at {places - len(failing)} of {places} sizes on {', '.join(found)}{not_on(failing)}; "
+        f"least gains in nats: {leads}; balanced accuracy of both above both at {more} of {places}"
     )
     return Claim.judged(text, not failing, figure)
 
@@ -160,8 +154,8 @@ def entropy_claim(found: Mapping[str, Sequence[Run]], text: str) -> Claim:
     for target, runs in found.items():
         gaps = {count: advantage(runs, "epig", "targeted-entropy", count) for count in judged(runs)}
         holds = holds and min(gap.value for gap in gaps.values()) > 0
-        sizes = ", ".join(f"{with_error(gap, sign='+')} with {count} labels" for count, gap in gaps.items())
-        told.append(f"{target}: {sizes}")
+        sizes = [f"{with_error(gap, signs=True)} with {counted(count, 'label')}" for count, gap in gaps.items()]
+        told.append(f"{target}: {', '.join(sizes)}")
     return Claim.judged(text, holds, f"nats gained, {'; '.join(told)}")
 
 
@@ -176,9 +170,9 @@ def answer(model: str, found: Mapping[str, Sequence[Run]]) -> str:
         others = ", ".join(f"{NAMES[each]} {end:.2f}" for each, end in ends.items() if each != "epig")
         right = {each: points[most].value for each, points in curves(runs, "balanced_accuracy").items()}
         said.append(
-            f"on {target} {most} labels chosen by EPIG take the NLPD from {start:.2f} to {ends['epig']:.2f} "
+            f"on {target} {counted(most, 'label')} chosen by EPIG take the NLPD from {start:.2f} to {ends['epig']:.2f} "
             f"({others}); over targeted random, which labels neighbours of random target images, EPIG gains "
-            f"{with_error(gap, sign='+')} nats, and its balanced accuracy is {100 * right['epig']:.1f} % against "
+            f"{with_error(gap, signs=True)} nats, and its balanced accuracy is {100 * right['epig']:.1f} % against "
             f"{100 * right['targeted-random']:.1f} % ({100 * right['random']:.1f} % with random)"
         )
     return f"With {model}, {'; '.join(said)}."
@@ -201,26 +195,26 @@ def table(target: str, runs: Sequence[Run]) -> Grid:
                 with_error(scores["nlpd"][strategy][most]),
                 with_error(scores["ece"][strategy][most], 1, 100),
                 *(
-                    "" if strategy == over else with_error(advantage(runs, strategy, over, most), sign="+")
+                    "" if strategy == over else with_error(advantage(runs, strategy, over, most), signs=True)
                     for over in ("random", "targeted-random")
                 ),
             ]
         )
     columns = ["", "balanced accuracy (%)", "NLPD", "ECE (%)", "over random", "over targeted random"]
     caption = (
-        f"{target} with {most} labels. The last columns: nats of NLPD gained, paired by seed. {_seeds(runs)} "
+        f"{target} with {counted(most, 'label')}. The last columns: nats of NLPD gained, paired by seed. "
+        f"{about_seeds(len({run.seed for run in runs}))} "
         "Bold: the lowest NLPD."
     )
     return Grid(columns, rows, caption, best)
 
 
-def _seeds(runs: Sequence[Run]) -> str:
+def about_seeds(count: int) -> str:
     """How far the standard errors are to be trusted."""
-    count = len({run.seed for run in runs})
     if count == 1:
         return "One seed, which has no standard error."
-    crude = ": a crude measure from so few, docs/active.md has five" if count < 5 else ""
-    return f"Mean and standard error over {count} seeds{crude}."
+    crude = ": a crude measure from so few" if count < 5 else ""
+    return f"Mean and standard error over {counted(count, 'seed')}{crude}."
 
 
 def exhibits(target: str, runs: Sequence[Run]) -> list[Exhibit]:
@@ -228,7 +222,8 @@ def exhibits(target: str, runs: Sequence[Run]) -> list[Exhibit]:
     numbers = curve_numbers(runs)
     drawn = LearningCurves(
         {metric: numbers[metric] for metric in METRICS},
-        f"{target}: scores of the Bayesian prediction against the number of labels. {_seeds(runs)}",
+        f"{target}: scores of the Bayesian prediction against the number of labels. "
+        f"{about_seeds(len({run.seed for run in runs}))}",
         f"Balanced accuracy, NLPD and ECE on {target} against the number of labels for six strategies.",
     )
     return [drawn, table(target, runs)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from bayesvlm.experiments.reproduction.item import Item
 from bayesvlm.experiments.reproduction.lab import Lab
 from bayesvlm.experiments.reproduction.learning_curves import (
     NAMES,
+    about_seeds,
     curve_numbers,
     domain_remarks,
     experiment,
@@ -22,17 +24,17 @@ from bayesvlm.experiments.reproduction.learning_curves import (
     plain_numbers,
     protocol_numbers,
     targets,
-    with_error,
     world_targets,
 )
 from bayesvlm.experiments.reproduction.plans import CLIP_BASE, same_model
+from bayesvlm.experiments.reproduction.wording import counted, from_to, signed, with_error
 
 STRATEGIES: tuple[Strategy, ...] = ("targeted-bald", "epig")
 DISTANCES: tuple[Metric, ...] = ("cosine", "wasserstein")
 EPIG = Epig(gamma=1e-4, beta=10.0)
 """As in the paper's ablation."""
 CLEAR = 0.75
-"""One of the two ahead at more than this share of the points would be a clear trend."""
+"""One of the two ahead beyond a standard error at more than this share of all points would be a clear trend."""
 PANELS = {
     ("officehome", "Art"): "OH-Art",
     ("officehome", "Clipart"): "OH-ClipArt",
@@ -68,18 +70,28 @@ def gaps(found: Mapping[str, Found]) -> dict[tuple[str, str, int], Estimate]:
 
 
 def claim(differences: Mapping[tuple[str, str, int], Estimate]) -> Claim:
-    """A clear trend would have one of the two ahead nearly everywhere."""
+    """A clear trend would have one of the two ahead nearly everywhere, and by more than chance explains.
+
+    A point without a standard error counts for neither; where there is none with one, nothing can be said.
+    """
+    text = "There is no clear trend between the two distances."
     values = [each.value for each in differences.values()]
-    ahead = sum(value > 0 for value in values)
-    most = max(ahead, len(values) - ahead)
+    ahead = sum(each.value > each.standard_error for each in differences.values())  # nothing is above NaN
+    behind = sum(-each.value > each.standard_error for each in differences.values())
     target, strategy, budget = max(differences, key=lambda place: abs(differences[place].value))
     largest = differences[target, strategy, budget]
-    figure = (
-        f"Wasserstein is lower in NLPD at {ahead} of {len(values)} points (a clear trend: more than "
-        f"{CLEAR:.0%} either way), by {min(values):+.3f} to {max(values):+.3f} nats; the largest difference is "
-        f"{with_error(largest, sign='+')}, with {budget} labels by {NAMES[strategy]} on {target}"
+    extremes = (
+        f"Wasserstein gains {from_to(values)} nats over cosine, the largest difference being "
+        f"{with_error(largest, signs=True)} with {counted(budget, 'label')} by {NAMES[strategy]} on {target}"
     )
-    return Claim.judged("There is no clear trend between the two distances.", most <= CLEAR * len(values), figure)
+    if all(math.isnan(each.standard_error) for each in differences.values()):
+        return Claim(text, "cannot be tested here", f"one seed has no standard error; {extremes}")
+    figure = (
+        f"by more than a standard error Wasserstein is lower in NLPD at {ahead} and cosine at {behind} of "
+        f"{counted(len(values), 'point')} (a clear trend: more than {100 * CLEAR:.0f} % of all for one of them); "
+        f"{extremes}"
+    )
+    return Claim.judged(text, max(ahead, behind) <= CLEAR * len(values), figure)
 
 
 def panels(target: str, found: Found) -> list[Panel]:
@@ -90,9 +102,10 @@ def panels(target: str, found: Found) -> list[Panel]:
         for distance, runs in found.items():
             for strategy, points in curves(runs, metric).items():
                 shown = {budget: plain_numbers(each) for budget, each in points.items() if budget > 0}
-                errors = [scale * (error or 0.0) for _, error in shown.values()]
+                errors = [scale * error for _, error in shown.values() if error is not None]
                 values = [scale * value for value, _ in shown.values()]
-                series.append(Series(_name(strategy, distance), list(shown), values, errors, distance == "cosine"))
+                band = errors if len(errors) == len(values) else None
+                series.append(Series(_name(strategy, distance), list(shown), values, band, distance == "cosine"))
         drawn.append(Panel(target, "labels", axis, series))
     return drawn
 
@@ -123,17 +136,23 @@ def _name(strategy: str, distance: str) -> str:
 
 
 def table(differences: Mapping[tuple[str, str, int], Estimate]) -> Grid:
-    """Nats gained by Wasserstein over cosine."""
+    """Nats gained by Wasserstein over cosine; empty where a target has no such number of labels."""
     counts = sorted({budget for _, _, budget in differences})
     rows = [
         [
             f"{target}, {NAMES[strategy]}",
-            *(with_error(differences[target, strategy, count], sign="+") for count in counts),
+            *(_cell(differences.get((target, strategy, count))) for count in counts),
         ]
         for target, strategy in dict.fromkeys((target, strategy) for target, strategy, _ in differences)
     ]
-    caption = "Nats of NLPD that Wasserstein gains over cosine, paired by seed, with standard errors."
+    known = not all(math.isnan(each.standard_error) for each in differences.values())
+    errors = ", with standard errors" if known else ""
+    caption = f"Nats of NLPD that Wasserstein gains over cosine, paired by seed{errors}."
     return Grid(["labels", *map(str, counts)], rows, caption)
+
+
+def _cell(difference: Estimate | None) -> str:
+    return "" if difference is None else with_error(difference, signs=True)
 
 
 def neighbours(lab: Lab) -> Finding:
@@ -157,8 +176,7 @@ def neighbours(lab: Lab) -> Finding:
     numbers["nats gained by wasserstein"] = [[*where, *plain_numbers(each)] for where, each in differences.items()]
     lines = Lines(
         drawn,
-        f"{model}, gamma 1e-4 and beta 10. Solid: Wasserstein; dashed: cosine. Bands are standard errors over "
-        f"{lab.seeds} seeds, crude where these are few.",
+        f"{model}, gamma 1e-4 and beta 10. Solid: Wasserstein; dashed: cosine. {about_seeds(lab.seeds)}",
         "NLPD and balanced accuracy against labels for targeted BALD and EPIG with two distances.",
     )
     stands = () if same_model(model, CLIP_BASE) else (f"{model} stands for the paper's model, which fits CLIP-Base.",)
@@ -176,7 +194,7 @@ def _answer(model: str, differences: Mapping[tuple[str, str, int], Estimate]) ->
     said = []
     for strategy in STRATEGIES:
         own = [-each.value for (_, of, _), each in differences.items() if of == strategy]
-        said.append(f"that of {NAMES[strategy]} by {sum(own) / len(own):+.3f} ({min(own):+.3f} to {max(own):+.3f})")
+        said.append(f"that of {NAMES[strategy]} by {signed(sum(own) / len(own))} ({from_to(own)})")
     return (
         f"With {model}, Wasserstein in the place of cosine changes the NLPD, on average over the numbers of labels, "
         f"{' and '.join(said)} nats."

@@ -2,253 +2,239 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import torch
-from huggingface_hub.constants import HF_HUB_CACHE
-from PIL import Image
-
-from bayesvlm.artifacts.hub import find_posterior
 from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.data.distortion import LEVELS, Distortion
 from bayesvlm.data.labelled.known import KNOWN
-from bayesvlm.data.labelled.registry import available
+from bayesvlm.data.labelled.samples import LabelledSet
 from bayesvlm.data.views import Views
-from bayesvlm.embedded import WORLD, embedded_model, embedded_posterior
-from bayesvlm.experiments.architectures import ARCHITECTURES, flops_per_image, parameters
+from bayesvlm.experiments import corruption
 from bayesvlm.experiments.domains import find_domains
-from bayesvlm.experiments.pairs import data_root, named_pairs
+from bayesvlm.experiments.encoding import Encoder
+from bayesvlm.experiments.pairs import named_pairs
 from bayesvlm.experiments.reproduction.item import Item
 from bayesvlm.experiments.reproduction.lab import PAIRS, Lab
+from bayesvlm.experiments.reproduction.places import (
+    Load,
+    bytes_in,
+    find_model,
+    find_pairs,
+    find_set,
+    offline,
+    shape_of,
+)
+from bayesvlm.experiments.reproduction.plans import PCMEPP, PROLIP
+from bayesvlm.experiments.reproduction.speed import Speed, told, tried
 from bayesvlm.experiments.styles import STYLES
 from bayesvlm.models import resolve_device
-from bayesvlm.models.openclip_loading import local_source
-from bayesvlm.world import SPLITS
 
-GIB, MB = 2**30, 10**6
-PUBLISHED_SIZES: dict[str, tuple[int, int]] = {
-    "flowers102": (6_149, 330 * MB),
-    "food101": (25_250, 1_250 * MB),
-    "cifar10": (10_000, 30 * MB),
-    "cifar100": (10_000, 30 * MB),
-    "imagenet-r": (30_000, 2_200 * MB),
-    "ucf101": (3_783, 200 * MB),
-    "sun397": (19_850, 7_000 * MB),
-    "imagenet": (50_000, 6_700 * MB),
-    "imagenet-100": (1_097, 6_700 * MB),
-    "imagenet-a": (7_500, 690 * MB),
-    "imagenet-sketch": (50_889, 7_600 * MB),
-    "eurosat": (5_400, 20 * MB),
-    "officehome": (15_588, 1_100 * MB),
+LARGE = 2 * 10**9
+"""Bytes of a set from which on nobody hashes it only to look into the cache."""
+UNTUNED = {
+    "pseudo_count_results",
+    "results_activelearning",
+    "results_activelearning_clip_huge",
+    "results_activelearning_siglip_base",
+    "active_learning",
+    "results_knn_method_ablation",
+    "cosine_similarity",
+    "perturbation_plot",
+    "independence_ratio",
 }
-"""Test images of the known sets, and about how many bytes have to be there to read them."""
-_BYTES_A_PAIR = 25_000  # of img2dataset's shards at 256 pixels
-_EFFICIENCY = 0.4  # of a matrix product's speed that an encoder reaches
-
-
-@dataclass(frozen=True)
-class Load:
-    """One thing that would be loaded.
-
-    Args:
-        what: its kind.
-        where: the folder it is in, or where it would come from.
-        count: images or pairs; parameters of a model.
-        size: bytes, None where nobody can say before it is fetched.
-        here: whether it could be read now.
-        encode: forward passes of the image tower it takes; 0 where features are in the cache.
-    """
-
-    what: Literal["model", "posterior", "images", "pairs"]
-    name: str
-    where: str
-    count: int | None
-    size: int | None
-    here: bool
-    encode: int = 0
+"""Items that tune nothing themselves: the validation set is for a posterior that has to be fitted first."""
+UNCACHED = "perturbation_plot"
+"""Encodes some pictures of its set at every level of corruption, never all of it, and keeps none."""
+_PICTURES = 100
+_NOTHING = "nothing to encode"
 
 
 @dataclass(frozen=True)
 class Preview:
-    """What an item would take; `seconds` for its encoding, None where the model's speed is not known."""
+    """What an item would take, were it run alone.
+
+    Args:
+        loads: what it needs.
+        seconds: of encoding images and the texts of pairs, nothing else; None where that cannot be told.
+        how: where the seconds come from, and what could not be found out.
+        last: seconds that all of it took the last time, here.
+    """
 
     item: str
     loads: tuple[Load, ...]
     seconds: float | None
     how: str
-    last: float | None  # seconds that it took the last time, here
+    last: float | None
+
+    @property
+    def to_encode(self) -> str:
+        """Images that would go through a model, in words."""
+        data = [load for load in self.loads if load.what in ("images", "pairs")]
+        passes = sum(load.encode for load in data)
+        if any(_unknown(load) for load in data):
+            return f"{passes:,} and more" if passes else "unknown"
+        return f"{passes:,}" if passes else "in the cache" if data else "nothing"
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**asdict(self), "to_encode": self.to_encode}
 
 
 def preview(item: Item, lab: Lab, last: float | None = None) -> Preview:
-    """Look, and touch nothing that is not on this machine."""
-    loads = [load for name in lab.models for load in _model(name, lab)]
-    total, how = 0.0, []
-    for model in lab.models:
-        inputs = _inputs(item, lab, model)
-        loads += [load for load in inputs if all((load.what, load.name) != (other.what, other.name) for other in loads)]
-        passes = sum(load.encode for load in inputs)
-        if passes:
-            speed, said = _seconds_an_image(model, lab)
-            how.append(said)
-            total = total + passes * speed if speed is not None else float("nan")
-    seconds = None if total != total else total  # nan: one of the models could not be timed
-    return Preview(item.name, tuple(loads), seconds, "; ".join(dict.fromkeys(how)) or "nothing to encode", last)
+    """Look, and fetch nothing that is not on this machine."""
+    found: dict[tuple[str, str], Load] = {}
+    total: float | None = 0.0
+    how: list[str] = []
+    with offline():
+        for name in lab.models:
+            model = _Model.of(name, lab)
+            inputs = _inputs(item, lab, model)
+            for load in [*model.loads, *inputs]:
+                known = found.get((load.what, load.name))
+                found[load.what, load.name] = load if known is None else _both(known, load)
+            how += [model.problem, *(load.note for load in inputs)]
+            images, texts = sum(load.encode for load in inputs), sum(load.texts for load in inputs)
+            if any(map(_unknown, inputs)):
+                total = None
+            if images or texts:
+                speed, said = _speed(model, lab)
+                how.append(said)
+                total = None if total is None or speed is None else total + images * speed.image + texts * speed.text
+    said = "; ".join(dict.fromkeys(filter(None, how)))
+    return Preview(item.name, tuple(found.values()), total, said or _NOTHING, last)
 
 
-# Models ---------------------------------------------------------------------------------------------------------------
+def _both(one: Load, other: Load) -> Load:
+    """The same data for two models: read once, encoded by each."""
+    return replace(one, encode=one.encode + other.encode, texts=one.texts + other.texts, note=one.note or other.note)
 
 
-def _model(name: str, lab: Lab) -> list[Load]:
-    folder = embedded_model(name)
-    if folder is not None:
-        loads = [Load("model", name, "in the package", None, _bytes(folder), True)]
-        posterior = embedded_posterior(name)
-        return loads + ([Load("posterior", name, "in the package", None, _bytes(posterior), True)] if posterior else [])
-    local = _local(name)
-    if local is not None:
-        return [Load("model", name, str(local), None, _bytes(local), True)]
-    shape = _shape(name)
-    hub = ARCHITECTURES[shape].hub if shape else name.removeprefix("open_clip:")
-    count = parameters(shape)["all"] if shape else None
-    cached = Path(HF_HUB_CACHE) / f"models--{hub.replace('/', '--')}"
-    if cached.is_dir():
-        return [Load("model", name, str(cached), count, _bytes(cached), True)]
-    size = None if count is None else 4 * count
-    return [Load("model", name, f"would be fetched from the Hub: {hub}", count, size, False)]
+def _unknown(load: Load) -> bool:
+    """Whether nobody knows how much of it there is to encode."""
+    return bool(load.note) and not load.encode
 
 
-def _local(name: str) -> Path | None:
-    folder = Path(local_source(name) or name).expanduser()
-    return folder if folder.exists() else None
+@dataclass(frozen=True)
+class _Model:
+    """A model, loaded where it is here."""
+
+    name: str
+    loads: list[Load]
+    encoder: Encoder | None
+    problem: str = ""
+
+    @classmethod
+    def of(cls, name: str, lab: Lab) -> _Model:
+        loads = find_model(name)
+        if not all(load.here for load in loads):
+            return cls(name, loads, None)
+        try:
+            return cls(name, loads, lab.encoder(name))
+        except BayesVLMError as error:
+            return cls(name, loads, None, f"{name} is here and cannot be loaded: {error}")
+
+    @property
+    def predicts(self) -> bool:
+        """Whether it gives variances itself."""
+        return self.encoder.vlm.predicts_variance if self.encoder else self.name in (PROLIP, PCMEPP)
+
+    @property
+    def fitted(self) -> bool:
+        return self.encoder.vlm.fitted if self.encoder else self.predicts
 
 
-def _shape(model: str) -> str | None:
-    """The paper's name of a model whose shape is known."""
-    return next((name for name, shape in ARCHITECTURES.items() if model in (shape.model, shape.hub)), None)
+def _speed(model: _Model, lab: Lab) -> tuple[Speed | None, str]:
+    if model.encoder is not None:
+        speed = tried(model.encoder)
+        return speed, f"encoding alone, {model.name} tried here: {speed}"
+    shape = shape_of(model.name)
+    if shape is None:
+        return None, f"how fast {model.name} is cannot be said before it is loaded"
+    speed = told(shape, resolve_device(lab.device))
+    return speed, f"encoding alone, {model.name} by its operations, so about: {speed}"
 
 
 # Data -----------------------------------------------------------------------------------------------------------------
 
 
-def _inputs(item: Item, lab: Lab, model: str) -> list[Load]:
+def _inputs(item: Item, lab: Lab, model: _Model) -> list[Load]:
+    """What an item takes for a model; a set or pairs that it has no use for are left out."""
     plan = lab.plan
-    voting = Views(lab.views) if plan.views and lab.views else None
-    here = _here(model)
-    loads = [_images(name, lab, model if here else None, voting) for name in plan.sets]
-    names = [plan.validation] if plan.validation and plan.validation not in plan.sets else []
+    sets = plan.sets if item.world.sets or item.paper.sets else ()
+    names = list(sets)
     if plan.domains == "world":
         names += [*STYLES, "train"]
     elif plan.domains is not None:
         names += list(find_domains(plan.domains).sets.values())
-    loads += [_images(name, lab, model if here else None, None) for name in names]
-    fits = not (here and _fitted(model))
-    for place, name in enumerate(plan.pairs):
-        if place or fits or item.reads_pairs:
-            loads.append(_pairs(name, lab, model if here else None, item.distortions))
+    fits = not model.fitted and item.name != "independence_ratio"  # which looks at pairs and at no posterior
+    if plan.validation and not model.predicts and (fits or item.name not in UNTUNED):
+        names.append(plan.validation)
+    voting = Views(lab.views) if plan.views and lab.views and not model.predicts else None
+    if item.name == UNCACHED:
+        loads = [_some_images(name, lab) for name in sets[:1]]
+        names = [name for name in names if name not in sets]
+    else:
+        loads = []
+    loads += [_images(name, lab, model.encoder, voting if name in sets else None) for name in dict.fromkeys(names)]
+    used = max(len(item.world.pairs), len(item.paper.pairs)) if item.reads_pairs else int(fits)
+    distortions = [Distortion(kind, level) for kind, levels in LEVELS.items() for level in levels if level]
+    for name in () if model.predicts else plan.pairs[:used]:
+        loads.append(_pairs(name, lab, model.encoder, distortions if item.distortions else []))
     return loads
 
 
-def _images(name: str, lab: Lab, model: str | None, voting: Views | None) -> Load:
-    known = name.partition(":")[0]
-    where, here, size = "", True, None
-    count: int | None = None
-    if name in SPLITS:
-        where, size, count = "in the package", _bytes(WORLD / "data"), lab.set(name).size
-    elif known in KNOWN:
-        found = {entry.name: place for entry, place in available(lab.root)}[known]
-        count, size = PUBLISHED_SIZES.get(known, (None, None))
-        here = found is not None
-        entry = KNOWN[known]
-        absent = f"would be fetched from the Hub: {entry.hub}" if entry.hub else entry.how_to_get(data_root(lab.root))
-        where, size = (str(found), _bytes(found)) if found is not None else (absent, size)
-    else:
-        folder = Path(name).expanduser()
-        here = folder.is_dir()
-        where, size = (str(folder), _bytes(folder)) if here else ("not here", None)
-    kept = {
-        views: here and model is not None and lab.encoder(model).keeps(lab.set(name), views) for views in (None, voting)
-    }
-    if here and count is None:
-        count = lab.set(name).size
-    times = sum((1 if views is None else views.count) for views, there in kept.items() if not there)
-    return Load("images", name, where, count, size, here, (count or 0) * times)
-
-
-def _pairs(name: str, lab: Lab, model: str | None, distortions: int) -> Load:
+def _opened(load: Load, lab: Lab) -> tuple[Load, LabelledSet | None]:
+    """A set that is here, with the folder of its split; None where it cannot be, or takes long to open."""
+    known = KNOWN.get(load.name.partition(":")[0])
+    if not load.here or (known is not None and known.subset_of and (load.size or 0) > LARGE):
+        return load, None
     try:
-        data = named_pairs(name, lab.root)
-    except BayesVLMError:
-        folder = data_root(lab.root) / name
-        return Load(
-            "pairs", name, f"expected in {folder}", PAIRS, PAIRS * _BYTES_A_PAIR, False, PAIRS * (1 + distortions)
-        )
-    world = all(part in SPLITS for part in name.split("+"))
-    where = "in the package" if world else str(data_root(lab.root) / name)
-    count = None if data.size is None else min(data.size, PAIRS)
-    kept = model is not None and lab.encoder(model).keeps_pairs(data, PAIRS)
-    size = _bytes(WORLD / "data") if world else None
-    return Load("pairs", name, where, count, size, True, (count or PAIRS) * (1 + distortions) * (not kept))
+        data = lab.set(load.name)
+    except BayesVLMError as error:
+        return replace(load, where=str(error), here=False), None
+    folder = getattr(data, "folder", None)
+    if isinstance(folder, Path):
+        load = replace(load, where=str(folder), size=bytes_in(folder))
+    return replace(load, count=data.size if data.size is not None else load.count), data
 
 
-def _here(model: str) -> bool:
-    """Whether a model can be loaded without fetching anything."""
-    return embedded_model(model) is not None or _local(model) is not None
+def _images(name: str, lab: Lab, encoder: Encoder | None, voting: Views | None) -> Load:
+    load, data = _opened(find_set(name, lab.root), lab)
+    large, note = (load.size or 0) > LARGE, ""
+    if load.here and large and encoder is not None:
+        note = f"{name} has more than {LARGE / 1e9:.0f} GB, so nobody looked whether its features are in the cache"
+    if load.count is None and data is not None and not large:
+        load = replace(load, count=sum(1 for _ in data))
+    if load.count is None:
+        return replace(load, note=f"how many images {name} has is unknown until it is read")
+    look = encoder if data is not None and not large else None
+    wanted = {None: 1} if voting is None else {None: 1, voting: voting.count}
+    times = sum(count for views, count in wanted.items() if look is None or data is None or not look.keeps(data, views))
+    return replace(load, encode=load.count * times, note=note)
 
 
-def _fitted(model: str) -> bool:
-    return find_posterior(model) is not None
+def _some_images(name: str, lab: Lab) -> Load:
+    load, _ = _opened(find_set(name, lab.root), lab)
+    count = min(_PICTURES, load.count or _PICTURES)
+    levels = len(corruption.LEVELS)
+    return replace(load, encode=count * (levels + 1), texts=count * (levels + 2))  # once more with one letter changed
 
 
-def _bytes(place: Path) -> int:
-    files = [place] if place.is_file() else [path for path in place.rglob("*") if path.is_file()]
-    return sum(path.stat().st_size for path in files)
-
-
-# Time -----------------------------------------------------------------------------------------------------------------
-
-
-def _seconds_an_image(model: str, lab: Lab) -> tuple[float | None, str]:
-    """How long an image takes here: tried where the model is here, from its operations where it is not."""
-    if _here(model):
-        adapter = lab.encoder(model).adapter
-        blank = [Image.new("RGB", (224, 224))] * 16
-        seconds = _timed(lambda: adapter.encode_images(blank, batch_size=16, progress=False)) / len(blank)
-        return seconds, f"{model} tried here: {1 / seconds:,.0f} images a second"
-    shape = _shape(model)
-    if shape is None:
-        return None, f"how fast {model} is cannot be said before it is loaded"
-    work = flops_per_image(shape)
-    speed = _EFFICIENCY * _flops_a_second(resolve_device(lab.device))
-    return (
-        work / speed,
-        f"{model} by its {work / 1e9:.1f} GFLOPs an image: about {speed / work:,.0f} images a second here",
-    )
-
-
-def _flops_a_second(device: torch.device) -> float:
-    side = 2048 if device.type == "cuda" else 1024
-    left = torch.randn(side, side, device=device)
-
-    def product() -> None:
-        _ = left @ left
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-
-    return 2 * side**3 / _timed(product)
-
-
-def _timed(work: Callable[[], Any]) -> float:
-    """The shortest of three runs, after one to warm up."""
-    work()
-    best = float("inf")
-    for _ in range(3):
-        started = time.perf_counter()
-        work()
-        best = min(best, time.perf_counter() - started)
-    return best
+def _pairs(name: str, lab: Lab, encoder: Encoder | None, distortions: Sequence[Distortion]) -> Load:
+    load = find_pairs(name, lab.root)
+    count, texts, versions = load.count or PAIRS, True, 1 + len(distortions)
+    if load.here and any(Path(load.where).rglob("*.parquet")):
+        return replace(load, note=f"how many pairs {name} has is unknown until it is read")
+    if load.here:
+        try:
+            data = named_pairs(name, lab.root)
+        except BayesVLMError as error:
+            return replace(load, where=str(error), here=False, encode=PAIRS * versions, texts=PAIRS)
+        count = PAIRS if data.size is None else min(data.size, PAIRS)
+        load = replace(load, count=None if data.size is None else count)
+        if encoder is not None:
+            texts = not encoder.keeps_pairs(data, PAIRS)
+            versions = texts + sum(not encoder.keeps_pairs(data, PAIRS, distortion) for distortion in distortions)
+    return replace(load, encode=count * versions, texts=count * texts)

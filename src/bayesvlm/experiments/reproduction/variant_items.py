@@ -36,7 +36,6 @@ from bayesvlm.experiments.reproduction.variants import (
     official,
     official_tuned,
     sample,
-    signed,
     some,
     summary,
     table,
@@ -45,6 +44,7 @@ from bayesvlm.experiments.reproduction.variants import (
     versus,
     walked,
 )
+from bayesvlm.experiments.reproduction.wording import by_name, counted
 from bayesvlm.vlm import BayesVLM
 
 Compared = Mapping[str, Mapping[str, Variant]]  # model -> name -> variant, the default first
@@ -112,7 +112,7 @@ def structure(lab: Lab) -> Finding:
             for name, of in variants.items()
         ],
         f"Standard deviation of the cosine, analytic over that of {DRAWS} draws of the projections: median over "
-        f"{IMAGES} validation images and {TEXTS} classes, and the middle 90 % of the pairs. Left each at its own tau; "
+        f"{truth_size(lab)}, and the middle 90 % of the pairs. Left each at its own tau; "
         "right all at the damped posterior's tau and lam.",
     )
     return finding(answer, claims, compared, [grid], truth)
@@ -179,7 +179,7 @@ def covariance(lab: Lab) -> Finding:
     lines = Lines(
         panels,
         f"Standard deviation of the cosine, analytic over that of {DRAWS // 2} draws of the projections ({DRAWS} at "
-        f"the default's tau, which is marked): median over {IMAGES} validation images and {TEXTS} classes.",
+        f"the default's tau, which is marked): median over {truth_size(lab)}.",
         "Ratio of the analytic to the drawn standard deviation against tau, one panel a model",
     )
     by_tau = {model: {f"{tau:.4g}": ratios for tau, ratios in of.items()} for model, of in truth.items()}
@@ -224,6 +224,7 @@ def link(lab: Lab) -> Finding:
             "mc": walked(lab, model, default.replace(link="mc"), measure, first.vlm.tau),
         }
         truth[model] = link_truth(lab, model, first.vlm, compared[model]["mc"].vlm)
+    images = truth_size(lab, classes=False)
     far, flips = ({model: of[what] for model, of in truth.items()} for what in ("distance", "flips"))
     left = {model: of["NLPD"][f"{DRAWS} draws"] - of["NLPD"]["probit"] for model, of in truth.items()}
     distances = "; ".join(
@@ -232,7 +233,8 @@ def link(lab: Lab) -> Finding:
     )
     answer = (
         f"Each with its own tau, the centred probit {effect(compared, 'centred')}; Monte Carlo with {FEW} draws "
-        f"{effect(compared, 'mc')}; with {DRAWS} draws, on {IMAGES} validation images, it is {_signed(left)} nats off. "
+        f"{effect(compared, 'mc')}; with {DRAWS} draws, on {images}, its NLPD differs from the probit's by "
+        f"{by_name(left, signs=True)} nats. "
         f"Mean total variation distance to {DRAWS} draws at the probit's tau: {distances}."
     )
     claims = [
@@ -265,7 +267,7 @@ def link(lab: Lab) -> Finding:
             [model, *(f"{of[name]:.3f}" for name in names), *(f"{100 * flips[model][name]:.0f} %" for name in LINKS)]
             for model, of in far.items()
         ],
-        f"Against the probabilities of {DRAWS} draws at the probit's tau, {IMAGES} validation images and all classes: "
+        f"Against the probabilities of {DRAWS} draws at the probit's tau, {images} and all classes: "
         "mean total variation distance (noise: what those draws themselves are off by), and images with another most "
         "probable class.",
         groups=[("", 1), ("total variation", len(names)), ("another class", len(LINKS))],
@@ -275,7 +277,7 @@ def link(lab: Lab) -> Finding:
         f"Monte Carlo takes {FEW} draws, and its tau from steps of a quarter of a decade. Few draws raise its NLPD, "
         "for the logarithm of a noisy mean is lower on average.",
         *(
-            f"{model}: NLPD on {IMAGES} validation images, each link with its own tau: "
+            f"{model}: NLPD on {images}, each link with its own tau: "
             + ", ".join(f"{value:.3f} ({name})" for name, value in of["NLPD"].items())
             + "."
             for model, of in truth.items()
@@ -322,7 +324,7 @@ def evidence(lab: Lab) -> Finding:
             "official": measured(lab, own, grid, measure),
             "official, same tau": measured(lab, fixed, None, measure),
         }
-        facts[model] = lam_facts(first.vlm, fixed, own)
+        facts[model] = lam_facts(fixed, own)
     ratios = "; ".join(f"{model} {_towers(of['lam, same tau'])}" for model, of in facts.items())
     lost = "; ".join(f"{model} {_towers(of['log evidence lost, same tau'], '{:,.0f}')}" for model, of in facts.items())
     fixed_gap, gap = (
@@ -330,7 +332,8 @@ def evidence(lab: Lab) -> Finding:
     )
     answer = (
         f"At the same tau the first release's lam is {ratios} times the corrected one, which changes the mean NLPD by "
-        f"{_signed(fixed_gap)} nats; with a tau of its own the first release {effect(compared, 'official')}."
+        f"{by_name(fixed_gap, signs=True)} nats; with a tau of its own the first release "
+        f"{effect(compared, 'official')}."
     )
     claims = [
         Claim.judged(
@@ -347,7 +350,7 @@ def evidence(lab: Lab) -> Finding:
         Claim.judged(
             f"Ours: tuning tau hides the difference, but for {HIDDEN} nats of mean NLPD.",
             all(abs(value) <= HIDDEN for value in gap.values()),
-            f"first release minus corrected: {_signed(gap)} nats",
+            f"first release minus corrected: {by_name(gap, signs=True)} nats",
         ),
         Claim.judged(
             "Ours: the corrected evidence predicts better even with a tau of its own for each.",
@@ -359,18 +362,25 @@ def evidence(lab: Lab) -> Finding:
     grid_of_lams = Grid(
         ["", *(tower for _ in names for tower in TOWERS)],
         [[model, *(f"{of[name][tower]:.3g}" for name in names for tower in TOWERS)] for model, of in facts.items()],
-        "The first release's lam over the corrected one, and the nats of log evidence it falls short of the best lam "
-        "at the tau in question.",
+        "The first release's lam over the corrected one at the same tau, which has the most evidence, and the nats of "
+        "log evidence it falls short of that; at the tau tuned for the corrected one (same tau), and at the first "
+        "release's own.",
         groups=[("", 1), *((name, len(TOWERS)) for name in names)],
     )
     return finding(answer, claims, compared, [grid_of_lams], facts)
 
 
-def lam_facts(corrected: BayesVLM, fixed: BayesVLM, own: BayesVLM) -> dict[str, dict[str, float]]:
-    """Ratios of the lams, and what the first release's cost in evidence, at the corrected one's tau and at its own."""
+def lam_facts(fixed: BayesVLM, own: BayesVLM) -> dict[str, dict[str, float]]:
+    """The first release's lam over the corrected one, and what it costs in evidence, both at the same tau.
+
+    Args:
+        fixed: the first release's posterior at the tau tuned for the corrected one.
+        own: the same at its own.
+    """
     found: dict[str, dict[str, float]] = {}
     for name, vlm in (("same tau", fixed), ("own tau", own)):
-        found[f"lam, {name}"] = {tower: vlm.lam[tower] / corrected.lam[tower] for tower in TOWERS}
+        corrected = lams(vlm, "evidence")
+        found[f"lam, {name}"] = {tower: vlm.lam[tower] / corrected[tower] for tower in TOWERS}
     for name, vlm in (("same tau", fixed), ("own tau", own)):
         found[f"log evidence lost, {name}"] = lost_evidence(vlm)
     return found
@@ -394,6 +404,14 @@ def truth_data(lab: Lab, model: str, texts: int | None) -> tuple[Features, Featu
     rows = sample(len(found.labels), IMAGES)
     chosen = classes if texts is None else classes[sample(len(classes), texts)]
     return found.features[rows], chosen, found.labels[rows]
+
+
+def truth_size(lab: Lab, classes: bool = True) -> str:
+    """How many of them there are, in words: no more than the validation set has."""
+    model = lab.models[0]
+    found = counted(min(IMAGES, len(lab.validation(model).labels)), "validation image")
+    texts = min(TEXTS, len(lab.classes(model, str(lab.plan.validation))))
+    return f"{found} and {texts} {'class' if texts == 1 else 'classes'}" if classes else found
 
 
 def truer(a: Ratio, b: Ratio) -> bool:
@@ -472,10 +490,6 @@ def _named(ratios: Mapping[str, Mapping[str, Ratio]]) -> str:
 
 def _towers(values: Mapping[str, float], form: str = "{:.3g}") -> str:
     return " and ".join(f"{form.format(value)} ({tower})" for tower, value in values.items())
-
-
-def _signed(values: Mapping[str, float]) -> str:
-    return ", ".join(f"{signed(value)} ({model})" for model, value in values.items())
 
 
 _WORLD, _PAPER = world_plan("emoji-clip", "emoji-siglip"), paper_plan(CLIP_BASE, SIGLIP_BASE)

@@ -21,6 +21,7 @@ from bayesvlm.evaluation import not_worse_than_best, paired_t_test
 from bayesvlm.experiments.methods import losses
 from bayesvlm.experiments.reproduction.findings import Grid, Panel, Series
 from bayesvlm.experiments.reproduction.lab import Lab, shuffled
+from bayesvlm.experiments.reproduction.wording import counted, signed
 from bayesvlm.experiments.scoring import Scores
 from bayesvlm.experiments.zero_shot import LEVEL
 from bayesvlm.vlm import BayesVLM
@@ -85,7 +86,7 @@ class Versus:
 
     def __str__(self) -> str:
         return (
-            f"better on {len(self.better)}, worse on {len(self.worse)} of {len(self.tests)} sets, NLPD "
+            f"better on {len(self.better)}, worse on {len(self.worse)} of {counted(len(self.tests), 'set')}, NLPD "
             f"{signed(self.median)} nats in the median and {signed(self.nlpd)} in the mean, ECE {signed(self.ece, 1)} "
             "points"
         )
@@ -256,7 +257,7 @@ def summary(compared: Mapping[str, Mapping[str, Variant]]) -> Grid:
     columns = ["", "tau", "lam image", "lam text", "validation NLPD", "sets better", "sets worse"]
     caption = (
         "tau is the best on the validation set, where an NLPD is given for that; lam follows it. Differences are over "
-        "the sets, variant minus default."
+        "the sets, variant minus default: NLPD in nats, ECE and ACC (means) in points."
     )
     columns += ["median NLPD", "mean NLPD", "ECE", "ACC"]
     return Grid(columns, rows, caption, groups=[("", 5), (f"against {default_name(compared)}", 6)])
@@ -265,11 +266,6 @@ def summary(compared: Mapping[str, Mapping[str, Variant]]) -> Grid:
 def default_name(compared: Mapping[str, Mapping[str, Variant]]) -> str:
     """What the first variant is called."""
     return next(iter(next(iter(compared.values()))))
-
-
-def signed(value: float, decimals: int = 3) -> str:
-    """With its sign, and without one that rounding has emptied."""
-    return f"{round(value, decimals) + 0.0:+.{decimals}f}"
 
 
 def tuning_panel(model: str, variants: Mapping[str, Variant]) -> Panel:
