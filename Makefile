@@ -22,7 +22,8 @@ test: $(VENV)/.installed  ## build .venv if need be and run the whole test suite
 	@$(VENV)/bin/python -m pytest -n 2 -q
 
 test-compat: $(COMPAT)/.installed test-openclip  ## what touches transformers, on its version 4; and the tests of open_clip
-	@$(COMPAT)/bin/python -m pytest -n 2 -q tests/models tests/artifacts tests/world tests/experiments tests/cli tests/test_vlm.py
+	@$(COMPAT)/bin/python -m pytest -n 2 -q tests/models tests/artifacts tests/world tests/experiments/test_*.py \
+		tests/experiments/reproduction/test_cost.py tests/experiments/reproduction/test_lab.py tests/cli tests/test_vlm.py
 
 test-openclip: $(OPENCLIP)/.installed  ## the adapter of open_clip, in an environment with that package
 	@$(OPENCLIP)/bin/python -m pytest -q tests/openclip
