@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -13,6 +12,7 @@ from PIL import Image
 
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.data.images import SkippedImages
+from bayesvlm.data.labelled.registry import data_root
 from bayesvlm.data.pairs import PairSet
 from bayesvlm.data.pairs.batches import Pair, decoded_pairs
 from bayesvlm.data.pairs.sources import open_pairs
@@ -80,8 +80,3 @@ def _folder(name: str, root: str | Path | None) -> Path | None:
     """The folder of that name, here or below the root."""
     here = Path(name).expanduser()
     return next((folder for folder in (here, data_root(root) / here) if name and folder.is_dir()), None)
-
-
-def data_root(root: str | Path | None) -> Path:
-    """Where known sets and pairs lie."""
-    return Path(root or os.environ.get("BAYESVLM_DATA") or "data").expanduser()

@@ -31,6 +31,18 @@ def lab(monkeypatch: pytest.MonkeyPatch, cache: FeatureCache, tmp_path: Path) ->
     return Lab(PLAN, tmp_path, cache, device="cpu", views=4)
 
 
+@pytest.fixture
+def unfitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """emoji-clip comes without its posterior."""
+    load = BayesVLM.from_pretrained.__func__  # type: ignore[attr-defined]
+
+    def bare(cls: type[BayesVLM], name: str, **options: object) -> BayesVLM:
+        loaded: BayesVLM = load(cls, name, **options)
+        return loaded.without_posterior() if name == "emoji-clip" else loaded
+
+    monkeypatch.setattr(BayesVLM, "from_pretrained", classmethod(bare))
+
+
 def test_bayes_is_what_the_table_says(lab: Lab) -> None:
     result = lab.zero_shot("emoji-clip", "openmoji-black")
     own = lab.bayes("emoji-clip", lab.vlm("emoji-clip"), "openmoji-black")
@@ -49,14 +61,8 @@ def test_results_are_kept_by_what_they_depend_on(lab: Lab, monkeypatch: pytest.M
     assert set(without.zero_shot("emoji-clip", "openmoji-black").scores) == {"plain", "temperature", "Bayes"}
 
 
-def test_a_model_without_a_posterior_is_fitted_once_and_kept(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    load = BayesVLM.from_pretrained.__func__  # type: ignore[attr-defined]
-
-    def bare(cls: type[BayesVLM], name: str, **options: object) -> BayesVLM:
-        loaded: BayesVLM = load(cls, name, **options)
-        return loaded.without_posterior() if name == "emoji-clip" else loaded
-
-    monkeypatch.setattr(BayesVLM, "from_pretrained", classmethod(bare))
+@pytest.mark.usefixtures("unfitted")
+def test_a_model_without_a_posterior_is_fitted_once_and_kept(lab: Lab) -> None:
     said: list[str] = []
     room = replace(lab, say=said.append, _kept={})
     made = room.vlm("emoji-clip")
@@ -102,14 +108,8 @@ def test_of_active_learning_data_are_domains() -> None:
         plan.with_given((), ["officehome", "world"])
 
 
-def test_a_damaged_posterior_is_fitted_again(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    load = BayesVLM.from_pretrained.__func__  # type: ignore[attr-defined]
-
-    def bare(cls: type[BayesVLM], name: str, **options: object) -> BayesVLM:
-        loaded: BayesVLM = load(cls, name, **options)
-        return loaded.without_posterior() if name == "emoji-clip" else loaded
-
-    monkeypatch.setattr(BayesVLM, "from_pretrained", classmethod(bare))
+@pytest.mark.usefixtures("unfitted")
+def test_a_damaged_posterior_is_fitted_again(lab: Lab) -> None:
     said: list[str] = []
     room = replace(lab, say=said.append, _kept={})
     made = room.vlm("emoji-clip")

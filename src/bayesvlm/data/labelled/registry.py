@@ -53,7 +53,7 @@ def open_labelled(
     name, split = _asked(str(name), split)
     templates = None if template is None else (template,)
     if name in KNOWN:
-        return _open_known(KNOWN[name], split, _root(root), templates, strict)
+        return _open_known(KNOWN[name], split, data_root(root), templates, strict)
     table, folder = name.removeprefix(TABLES), Path(name).expanduser()
     if table != name or is_saved_dataset(folder):
         return HubImages.open(table, split or "test", templates=templates or TEMPLATES, strict=strict)
@@ -66,7 +66,7 @@ def open_labelled(
 
 def available(root: str | Path | None = None) -> list[tuple[Known, Path | None]]:
     """The known data sets, each with the folder where it lies: below `root` or in the Hub's cache; None: nowhere."""
-    return [(entry, _found(entry, _root(root))) for entry in KNOWN.values()]
+    return [(entry, _found(entry, data_root(root))) for entry in KNOWN.values()]
 
 
 def _asked(name: str, split: str | None) -> tuple[str, str | None]:
@@ -79,7 +79,8 @@ def _asked(name: str, split: str | None) -> tuple[str, str | None]:
     return before, after
 
 
-def _root(root: str | Path | None) -> Path:
+def data_root(root: str | Path | None) -> Path:
+    """Where known sets and pairs lie: `root`, else $BAYESVLM_DATA, else ./data."""
     return Path(root or os.environ.get("BAYESVLM_DATA") or "data").expanduser()
 
 

@@ -15,10 +15,9 @@ from huggingface_hub import constants
 from bayesvlm.artifacts.saved import CONFIG, TENSORS, is_posterior
 from bayesvlm.data.labelled.hub import cached_shards
 from bayesvlm.data.labelled.known import KNOWN
-from bayesvlm.data.labelled.registry import TABLES, available
+from bayesvlm.data.labelled.registry import TABLES, available, data_root
 from bayesvlm.embedded import WORLD, embedded_model, embedded_posterior
 from bayesvlm.experiments.architectures import ARCHITECTURES, parameters
-from bayesvlm.experiments.pairs import data_root
 from bayesvlm.experiments.reproduction.lab import PAIRS
 from bayesvlm.models.openclip_loading import FOLDER, HUB, PREFIX, is_open_clip
 from bayesvlm.models.published import PICKLE, is_published

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from bayesvlm.artifacts.saved import is_posterior
 from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.experiments import demo
 from bayesvlm.experiments.architectures import ARCHITECTURES, Architecture
 from bayesvlm.experiments.domains import find_domains
 
@@ -59,15 +60,7 @@ class Plan:
         )
 
 
-TESTS = (
-    "new-drawing",
-    "emojione-colour",
-    "openmoji-colour",
-    "fluent-high-contrast",
-    "emojione-black",
-    "openmoji-black",
-    "unseen-concepts",
-)
+TESTS = tuple(demo.TESTS)
 """The world's seven test sets, as many as the paper has."""
 
 CLIP_BASE, CLIP_LARGE, CLIP_HUGE, SIGLIP_BASE = (shape.model for shape in ARCHITECTURES.values())
