@@ -68,9 +68,6 @@ def test_two_hundred_steps_equal_a_decomposition_from_scratch(bias: bool, beta: 
     inverse = torch.linalg.inv(math.sqrt(TAU) * A + math.sqrt(LAM) * torch.eye(p))
     whitened = online.whitened_inputs(test)
     assert_close(whitened @ whitened.T, inputs @ inverse @ inputs.T, 1e-8, "what draws of W have in common")
-    damped = math.sqrt(TAU) * B + math.sqrt(LAM) * torch.eye(d)
-    inside = online.basis.T @ damped @ online.basis
-    assert_close(inside, torch.diag(inside.diagonal()), 1e-10, "B in its basis")
     scratch = online.posterior.embed(test)
     assert_close(scratch.covariance.scale, whitened.square().sum(dim=1), 1e-8, "a(x)")
 
@@ -119,15 +116,14 @@ def test_before_the_first_step_draws_are_those_of_the_posterior() -> None:
     begun = OnlineLaplace.begin(given, CONTRAST, 100.0)
     ours = begun.drawn_embeddings(test, 3, torch.Generator().manual_seed(0))
     theirs = given.drawn_embeddings(test, 3, torch.Generator().manual_seed(0))
-    for mine, reference in zip(ours, theirs, strict=True):
-        assert_close(mine @ begun.basis.T, reference @ given.basis.T, 1e-10)
+    assert_close(ours, theirs, 1e-10)
 
 
 def test_draws_after_steps_have_the_covariance_of_the_posterior() -> None:
     images, labels = stream(30)
     online = learnt(OnlineLaplace.begin(start(), CONTRAST, 20.0), images, labels, gamma=1e-3)
     test = Features(normal(3, p, seed=9))
-    drawn = torch.stack(list(online.drawn_embeddings(test, 40_000, torch.Generator().manual_seed(1)))) @ online.basis.T
+    drawn = online.drawn_embeddings(test, 40_000, torch.Generator().manual_seed(1))
     exact = online.posterior
     for row in range(3):
         A = math.sqrt(TAU) * exact.factors.A + math.sqrt(LAM) * torch.eye(p)

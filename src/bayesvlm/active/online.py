@@ -11,9 +11,9 @@ first eigenbasis U and gains a growing low-rank term; the scale of both changes 
 
 With `Psi = D^-1/2 U^T Phi` and `Psi^T Psi = V diag(sigma^2) V^T` a square root of its inverse is (Woodbury)
 
-    U D^-1/2 (I + Psi K Psi^T),   K = V diag( ((1 + kappa sigma^2)^-1/2 - 1) / sigma^2 ) V^T
+    R = U D^-1/2 (I + Psi K Psi^T) U^T,   K = V diag( ((1 + kappa sigma^2)^-1/2 - 1) / sigma^2 ) V^T
 
-so that nothing of size p x p is decomposed again (but to find lam again, which is optional). B gains up to
+which does not change with the signs and bases of the eigenvectors, so that a seed's draws are the same everywhere, and nothing of size p x p is decomposed again (but to find lam again, which is optional). B gains up to
 min(C - 1, d) directions with every image, which soon is everything, and d is small: its [d, d] eigenproblem is solved
 anew.
 """
@@ -21,7 +21,6 @@ anew.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -29,9 +28,10 @@ import torch
 from torch import Tensor
 
 from bayesvlm.active.contrast import ClassContrast
+from bayesvlm.core.draws import coloured, standard_normal
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.evidence import Evidence
-from bayesvlm.core.factors import KroneckerFactors, Spectrum, spectrum
+from bayesvlm.core.factors import KroneckerFactors, Spectrum, spectrum, symmetric_root
 from bayesvlm.core.features import Features
 from bayesvlm.core.inverted import InvertedPosterior
 from bayesvlm.core.posterior import Posterior
@@ -129,11 +129,6 @@ class OnlineLaplace:
 
     # Draws -----------------------------------------------------------------------------------------------------------
 
-    @property
-    def basis(self) -> Tensor:  # [d, d]
-        """Eigenvectors of B as it is now."""
-        return self.B_spectrum.vectors.to(self.projection.weight)
-
     @cached_property
     def B_spectrum(self) -> Spectrum:
         return spectrum(self.B_sum / math.sqrt(self.n), "B")
@@ -142,17 +137,15 @@ class OnlineLaplace:
         """R^T phi, where R R^T is the inverse of the damped A: their squared norms are a(x)."""
         inverse_root, psi, K = (tensor.to(self.projection.weight) for tensor in self._root)
         u = self.start.rotated_inputs(features) * inverse_root
-        return u + ((u @ psi) @ K) @ psi.T
+        basis = self.start.factors.A_spectrum.vectors.to(self.projection.weight)
+        return (u + ((u @ psi) @ K) @ psi.T) @ basis.T
 
-    def drawn_embeddings(self, features: Features, draws: int, generator: torch.Generator) -> Iterator[Tensor]:
-        """Embeddings [N, d] of the inputs under draws of the projection, in the eigenbasis of B (`basis`)."""
+    def drawn_embeddings(self, features: Features, draws: int, generator: torch.Generator) -> Tensor:  # [S, N, d]
+        """Embeddings of the inputs under draws of the projection, all inputs under the same draws."""
         damped = math.sqrt(self.start.tau) * self.B_spectrum.values + math.sqrt(self.lam)
-        std = damped.rsqrt().to(self.projection.weight)[:, None]
-        mean, inputs = self.projection.embed(features) @ self.basis, self.whitened_inputs(features)
-        for _ in range(draws):
-            shape = self.projection.augmented.shape
-            noise = torch.randn(shape, generator=generator, dtype=inputs.dtype, device=generator.device)
-            yield torch.addmm(mean, inputs, (std * noise.to(inputs.device)).T)
+        root = symmetric_root(Spectrum(1 / damped, self.B_spectrum.vectors)).to(self.projection.weight)
+        noise = standard_normal(draws, self.projection.augmented.shape, generator, root)
+        return coloured(self.projection.embed(features), self.whitened_inputs(features), noise, root)
 
     @cached_property
     def _root(self) -> tuple[Tensor, Tensor, Tensor]:  # [p], [p, s], [s, s]

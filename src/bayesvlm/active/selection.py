@@ -22,7 +22,7 @@ from bayesvlm.active.targeting import Metric, nearest_distinct
 from bayesvlm.classes import class_names, label_indices
 from bayesvlm.core.errors import BayesVLMError, check_choice, check_count
 from bayesvlm.core.features import Features
-from bayesvlm.core.predict import Drawn, entropy, sample_cosines
+from bayesvlm.core.predict import Drawn, cosine_groups, entropy
 from bayesvlm.progress import progress_bar
 from bayesvlm.vlm import BayesVLM
 
@@ -147,10 +147,8 @@ def drawn_probabilities(
     image: Drawn, images: Features, text: Drawn, texts: Features, scale: float, draws: int, seed: int
 ) -> Tensor:  # [S, N, C]
     """Class probabilities of all inputs under the same parameter draws."""
-    probs = torch.empty(draws, len(images), len(texts), dtype=image.basis.dtype, device=image.basis.device)
-    for place, cosine in zip(probs, sample_cosines(image, images, text, texts, draws, seed), strict=True):
-        torch.softmax(scale * cosine, dim=1, out=place)
-    return probs
+    drawn = cosine_groups(image, images, text, texts, draws, seed)
+    return torch.cat([torch.softmax(cosines.mul_(scale), dim=2) for cosines in drawn])
 
 
 # Scores of single inputs ----------------------------------------------------------------------------------------------

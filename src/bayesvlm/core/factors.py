@@ -118,3 +118,8 @@ def spectrum(matrix: Tensor, name: str) -> Spectrum:
         )
     noise = len(values) * torch.finfo(values.dtype).eps * max(largest, 0.0)
     return Spectrum(torch.where(values > noise, values, 0.0), vectors)
+
+
+def symmetric_root(of: Spectrum) -> Tensor:  # [m, m]
+    """U diag(sqrt values) U^T: the one root that does not change with the signs and bases of the eigenvectors."""
+    return (of.vectors * of.values.sqrt().to(of.vectors)) @ of.vectors.T

@@ -8,7 +8,6 @@ predict, not to choose other settings or to go on learning.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -16,9 +15,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from bayesvlm.core.draws import coloured, standard_normal
 from bayesvlm.core.embeddings import GaussianEmbeddings, Shape, SharedCovariance
 from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.core.factors import spectrum, symmetric
+from bayesvlm.core.factors import spectrum, symmetric, symmetric_root
 from bayesvlm.core.features import Features
 from bayesvlm.core.posterior import directed
 from bayesvlm.core.projection import Projection
@@ -72,20 +72,13 @@ class InvertedPosterior:
         scale = self._rooted(features).square().sum(dim=1)
         return GaussianEmbeddings(mean, SharedCovariance(scale, self.shape))
 
-    def drawn_embeddings(self, features: Features, draws: int, generator: torch.Generator) -> Iterator[Tensor]:
-        """Embeddings [N, d] of the inputs under draws of the projection, each draw shared by all inputs."""
-        rooted, mean = self._rooted(features), self.projection.embed(features)
-        std = self._cast(self.B_diagonal.sqrt())[:, None]
-        for _ in range(draws):
-            noise = torch.randn(
-                self.projection.augmented.shape, generator=generator, dtype=mean.dtype, device=generator.device
-            )
-            yield torch.addmm(mean, rooted, (std * noise.to(mean.device)).T)
+    def drawn_embeddings(self, features: Features, draws: int, generator: torch.Generator) -> Tensor:  # [S, N, d]
+        """Embeddings of the inputs under draws of the projection, each draw shared by all inputs."""
+        mean, noise = self.projection.embed(features), self._noise(draws, generator)
+        return coloured(mean, self._rooted(features), noise, self._cast(self.B_diagonal.sqrt()))
 
-    @property
-    def basis(self) -> Tensor:  # [d, d]
-        """The axes the draws are given in: the embedding's own."""
-        return self._cast(torch.eye(self.projection.embedding_width))
+    def _noise(self, draws: int, generator: torch.Generator) -> Tensor:  # [S, d, p]
+        return standard_normal(draws, self.projection.augmented.shape, generator, self.projection.weight)
 
     @property
     def root(self) -> Tensor:  # [p, p]
@@ -98,9 +91,8 @@ class InvertedPosterior:
 
     @cached_property
     def _root(self) -> Tensor:  # [p, p]
-        """L^T, At^-1 = L^T L, from the eigenvalues: At^-1 is close to singular where the curvature is large."""
-        values, vectors = spectrum(self.A_inverse, "A^-1")
-        return vectors * values.sqrt()
+        """The symmetric root of At^-1, from the eigenvalues: it is close to singular where the curvature is large."""
+        return symmetric_root(spectrum(self.A_inverse, "A^-1"))
 
     def _cast(self, tensor: Tensor) -> Tensor:
         return tensor.to(self.projection.weight)

@@ -17,10 +17,11 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from bayesvlm.core.draws import coloured, standard_normal
 from bayesvlm.core.embeddings import GaussianEmbeddings, ItemCovariance, Shape, SharedCovariance
 from bayesvlm.core.errors import BayesVLMError, check_choice, check_positive
 from bayesvlm.core.evidence import Structure
-from bayesvlm.core.factors import KroneckerFactors
+from bayesvlm.core.factors import KroneckerFactors, Spectrum, symmetric_root
 from bayesvlm.core.features import Features
 from bayesvlm.core.projection import Projection
 
@@ -102,28 +103,35 @@ class Posterior:
 
     def sample(self, draws: int, generator: torch.Generator) -> Iterator[Projection]:
         """Draws of the projection itself: one draw applies to all inputs, which keeps them dependent."""
-        std = self._cast(self.variances.sqrt())
         U_A, U_B = self._cast(self._U_A), self._cast(self._U_B)
-        for noise in self._noise(draws, generator):
-            yield self.projection.with_augmented(self.projection.augmented + U_B @ (std * noise) @ U_A.T)
-
-    def drawn_embeddings(self, features: Features, draws: int, generator: torch.Generator) -> Iterator[Tensor]:
-        """Embeddings [N, d] of the inputs under the draws that `sample` makes, in the eigenbasis of B (`basis`)."""
-        std, rotated = self._cast(self.variances.sqrt()), self.rotated_inputs(features)
-        mean = self.projection.embed(features) @ self.basis
-        for noise in self._noise(draws, generator):
-            yield torch.addmm(mean, rotated, (std * noise).T)
-
-    @property
-    def basis(self) -> Tensor:  # [d, d]
-        """Eigenvectors of B, one a column."""
-        return self._cast(self._U_B)
-
-    def _noise(self, draws: int, generator: torch.Generator) -> Iterator[Tensor]:  # [d, p] each
-        weight = self.projection.augmented
         for _ in range(draws):
-            noise = torch.randn(weight.shape, generator=generator, dtype=weight.dtype, device=generator.device)
-            yield noise.to(weight.device)
+            moved = U_B @ self._coloured(self._noise(1, generator)[0]) @ U_A.T
+            yield self.projection.with_augmented(self.projection.augmented + moved)
+
+    def drawn_embeddings(self, features: Features, draws: int, generator: torch.Generator) -> Tensor:  # [S, N, d]
+        """Embeddings of the inputs under the draws that `sample` makes, all inputs under the same draws."""
+        mean, noise = self.projection.embed(features), self._noise(draws, generator)
+        if self.structure == "damped":
+            return coloured(mean, self.projection.inputs(features) @ self._A_root, noise, self._B_root)
+        return coloured(mean, self.rotated_inputs(features), self._coloured(noise), self._cast(self._U_B.T))
+
+    def _coloured(self, noise: Tensor) -> Tensor:  # [..., d, p]
+        """White noise in the joint eigenbasis, scaled there: signs and bases of eigenvectors cancel on the way back."""
+        inside = self._cast(self._U_B.T) @ noise @ self._cast(self._U_A)
+        return self._cast(self.variances.sqrt()) * inside
+
+    def _noise(self, draws: int, generator: torch.Generator) -> Tensor:  # [S, d, p]
+        return standard_normal(draws, self.projection.augmented.shape, generator, self.projection.weight)
+
+    @cached_property
+    def _A_root(self) -> Tensor:  # [p, p]
+        """At^-1/2, the symmetric one: it does not depend on which eigenvectors a machine returns. Damped only."""
+        return self._cast(symmetric_root(Spectrum(1 / self._damped_A, self._U_A)))
+
+    @cached_property
+    def _B_root(self) -> Tensor:  # [d, d]
+        """Bt^-1/2, likewise."""
+        return self._cast(symmetric_root(Spectrum(1 / self._damped_B, self._U_B)))
 
     @property
     def _damped_A(self) -> Tensor:  # [p]

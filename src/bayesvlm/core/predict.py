@@ -16,8 +16,10 @@ from typing import Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from bayesvlm.core.cosine import CosineMoments
+from bayesvlm.core.draws import group_sizes
 from bayesvlm.core.errors import BayesVLMError, check_positive
 from bayesvlm.core.features import Features
 
@@ -27,12 +29,8 @@ Link = Literal["probit", "centred", "mc"]
 class Drawn(Protocol):
     """What embeddings can be drawn from: a posterior over a projection, as it was fitted or brought up to date."""
 
-    @property
-    def basis(self) -> Tensor:  # [d, d]
-        """Orthonormal axes, one a column, in which the draws are given."""
-
-    def drawn_embeddings(self, features: Features, draws: int, generator: torch.Generator) -> Iterator[Tensor]:
-        """Embeddings [N, d] of all inputs, one draw of the projection after the other."""
+    def drawn_embeddings(self, features: Features, draws: int, generator: torch.Generator) -> Tensor:  # [S, N, d]
+        """Embeddings of all inputs under so many draws of the projection."""
 
 
 class EntropySplit(NamedTuple):
@@ -130,8 +128,8 @@ def sigmoid_probit(moments: CosineMoments, scale: float, bias: float) -> Tensor:
 
 def plain_logits(images: Tensor, texts: Tensor, scale: float) -> Tensor:  # [N, d], [C, d] -> [N, C]
     """The model without a posterior: scaled cosines of raw embeddings."""
-    ghat = torch.nn.functional.normalize(images, dim=1)
-    hhat = torch.nn.functional.normalize(texts, dim=1)
+    ghat = functional.normalize(images, dim=1)
+    hhat = functional.normalize(texts, dim=1)
     return (ghat * scale) @ hhat.T
 
 
@@ -148,10 +146,10 @@ def monte_carlo(
     if draws < 1:
         raise BayesVLMError(f"draws={draws}; Monte Carlo needs at least 1, and 100 or more to be of use.")
     total, conditional = torch.zeros(()), torch.zeros(())
-    for cosine in sample_cosines(image, images, text, texts, draws, seed):
-        probs = torch.softmax(scale * cosine, dim=1)
-        total = total + probs / draws
-        conditional = conditional + entropy(probs) / draws
+    for cosines in cosine_groups(image, images, text, texts, draws, seed):
+        probs = torch.softmax(scale * cosines, dim=2)
+        total = total + probs.sum(dim=0) / draws
+        conditional = conditional + entropy(probs).sum(dim=0) / draws
     return EntropySplit(total, entropy(total), conditional)
 
 
@@ -159,16 +157,31 @@ def sample_cosines(
     image: Drawn, images: Features, text: Drawn, texts: Features, draws: int, seed: int = 0
 ) -> Iterator[Tensor]:  # [N, C] each
     """Cosines of all pairs under joint draws of both projections, each draw shared by all inputs."""
-    generator = torch.Generator().manual_seed(seed)
-    turn = text.basis.T @ image.basis  # a cosine is the same in any basis: the fewer texts change theirs
-    g_draws, h_draws = (
-        image.drawn_embeddings(images, draws, generator),
-        text.drawn_embeddings(texts, draws, generator),
-    )
-    for g, h in zip(g_draws, h_draws, strict=True):
-        ghat = torch.nn.functional.normalize(g, dim=1)
-        hhat = torch.nn.functional.normalize(h @ turn, dim=1)
-        yield ghat @ hhat.T
+    for cosines in cosine_groups(image, images, text, texts, draws, seed):
+        yield from cosines
+
+
+def cosine_groups(
+    image: Drawn, images: Features, text: Drawn, texts: Features, draws: int, seed: int = 0
+) -> Iterator[Tensor]:  # [s, N, C] each
+    """The same, several draws at a time."""
+    for g, h in embedding_groups(image, images, text, texts, draws, seed):
+        yield functional.normalize(g, dim=2) @ functional.normalize(h, dim=2).transpose(1, 2)
+
+
+def embedding_groups(
+    image: Drawn, images: Features, text: Drawn, texts: Features, draws: int, seed: int = 0
+) -> Iterator[tuple[Tensor, Tensor]]:  # [s, N, d], [s, C, d] each
+    """Embeddings under joint draws of both projections, as many at a time as fit into memory.
+
+    How many that are changes no draw. The two projections are drawn independently.
+    """
+    seeds = torch.randint(2**62, (2,), generator=torch.Generator().manual_seed(seed)).tolist()
+    of_image, of_text = (torch.Generator().manual_seed(each) for each in seeds)
+    p = max(images.activations.shape[1], texts.activations.shape[1])
+    per_draw = p**2 + 2 * p * (len(images) + len(texts)) + 2 * len(images) * len(texts)
+    for count in group_sizes(draws, 4 * per_draw):
+        yield image.drawn_embeddings(images, count, of_image), text.drawn_embeddings(texts, count, of_text)
 
 
 def entropy(probs: Tensor) -> Tensor:  # [..., C] -> [...]

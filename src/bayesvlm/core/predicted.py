@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from bayesvlm.core.draws import standard_normal
 from bayesvlm.core.embeddings import GaussianEmbeddings
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.features import Features
@@ -33,18 +33,10 @@ class PredictedVariance:
         mean, log_variance = self._columns(features)
         return GaussianEmbeddings.from_variances(mean, log_variance.exp())
 
-    @property
-    def basis(self) -> Tensor:  # [d, d]
-        """The axes themselves."""
-        return torch.eye(self.width, dtype=self.like.dtype, device=self.like.device)
-
-    def drawn_embeddings(self, features: Features, draws: int, generator: torch.Generator) -> Iterator[Tensor]:
-        """Embeddings [N, d], every input with noise of its own: these models say nothing of how inputs depend."""
+    def drawn_embeddings(self, features: Features, draws: int, generator: torch.Generator) -> Tensor:  # [S, N, d]
+        """Embeddings, every input with noise of its own: these models say nothing of how inputs depend."""
         mean, log_variance = self._columns(features)
-        std = (log_variance / 2).exp()
-        for _ in range(draws):
-            noise = torch.randn(mean.shape, generator=generator, dtype=mean.dtype, device=generator.device)
-            yield mean + std * noise.to(mean.device)
+        return standard_normal(draws, mean.shape, generator, mean).mul_((log_variance / 2).exp()).add_(mean)
 
     def _columns(self, features: Features) -> tuple[Tensor, Tensor]:  # [N, d], [N, d]
         if features.log_variance is None:

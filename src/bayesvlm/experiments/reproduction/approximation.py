@@ -27,7 +27,7 @@ from bayesvlm.core.embeddings import GaussianEmbeddings
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.features import Features
 from bayesvlm.core.posterior import Posterior
-from bayesvlm.core.predict import Drawn
+from bayesvlm.core.predict import Drawn, embedding_groups
 from bayesvlm.experiments.reproduction.findings import Claim, Finding, Grid, Lines, Panel, Series
 from bayesvlm.experiments.reproduction.item import Item
 from bayesvlm.experiments.reproduction.lab import Lab
@@ -104,12 +104,9 @@ def marginal_draws(
 def projection_draws(
     image: Drawn, images: Features, text: Drawn, texts: Features, draws: int, seed: int = _PROJECTIONS
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Both projections, a draw of them for all pairs; embeddings in the axes of their means."""
-    generator = torch.Generator().manual_seed(seed)
-    g_draws = image.drawn_embeddings(images, draws, generator)
-    h_draws = text.drawn_embeddings(texts, draws, generator)
-    for g, h in zip(g_draws, h_draws, strict=True):
-        yield g @ image.basis.T, h @ text.basis.T
+    """Both projections, one draw of them for all pairs."""
+    for g_draws, h_draws in embedding_groups(image, images, text, texts, draws, seed):
+        yield from zip(g_draws, h_draws, strict=True)
 
 
 def cosines(draws: Draws, away: Tensor, shifts: Sequence[float] = SHIFTS) -> Tensor:  # [N, d] -> [K, N, S]

@@ -1,0 +1,48 @@
+r"""Draws of a projection, the same for one seed on every machine (METHOD section 13).
+
+    W_k = W + R_B Z_k R_A,    g_k(x) = g(x) + R_B Z_k R_A phi(x),    Z_k white noise
+
+Three things keep a seed's draws the same on another processor, on a GPU and in another precision, up to rounding: the
+roots are symmetric, so that the signs and bases of eigenvectors, which are free, do not enter; noise is always made by
+the CPU, in float32; and draw by draw, so that it does not matter how many are made at once.
+
+Many draws go into one matrix product: small products one after the other leave the cores waiting for each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+MEMORY = 2**25  # bytes that the draws of one group may take
+
+
+def standard_normal(draws: int, shape: Sequence[int], generator: torch.Generator, like: Tensor) -> Tensor:
+    """White noise [draws, *shape], of the dtype and on the device of `like`."""
+    noise = torch.empty(draws, *shape)
+    for place in noise:
+        torch.randn(*shape, generator=generator, out=place)
+    return noise.to(like)
+
+
+def coloured(
+    mean: Tensor,  # [N, d]
+    inputs: Tensor,  # [N, p]
+    noise: Tensor,  # [S, d, p]
+    root: Tensor,  # [d, d], or [d] where it is diagonal
+) -> Tensor:  # [S, N, d]
+    """Embeddings `mean + inputs Z^T root` under every draw, in two matrix products for all of them."""
+    draws, d, p = noise.shape
+    if root.ndim == 2 and len(inputs) > p:  # the smaller product of the two
+        noise, root = root.T @ noise, root.new_ones(d)
+    moved = (noise.reshape(-1, p) @ inputs.T).view(draws, d, -1).transpose(1, 2)  # [S, N, d]
+    return (moved @ root if root.ndim == 2 else moved * root).add_(mean)
+
+
+def group_sizes(draws: int, bytes_per_draw: int) -> Iterator[int]:
+    """How many draws to make at a time, so that a group fits into `MEMORY`."""
+    size = max(1, min(draws, MEMORY // max(1, bytes_per_draw)))
+    for start in range(0, draws, size):
+        yield min(size, draws - start)
