@@ -143,13 +143,13 @@ def _emoji(concepts: Sequence[Concept], splits: Splits, images: Images) -> dict[
             rows.append([key, index, split, half(concept.code, style) if split == style.name else ""])
             shards[split][style.name].append((key, images[concept.code, style.name], index, caption(concept, key)))
     listed = [
-        [index, c.code, c.label, c.group, int(c.code not in unseen), "|".join(c.keywords)]
+        [index, c.code, c.label, c.group, c.subgroup, int(c.code not in unseen), "|".join(c.keywords)]
         for index, c in enumerate(classes)
     ]
     return {
         "emoji/classnames.txt": _lines(concept.label for concept in classes),
         "emoji/zeroshot_classification_templates.txt": _lines(["{c}"]),
-        "emoji/concepts.csv": _table(["class", "code", "label", "group", "seen", "keywords"], listed),
+        "emoji/concepts.csv": _table(["class", "code", "label", "group", "subgroup", "seen", "keywords"], listed),
         "emoji/splits.csv": _table(["key", "class", "split", "active"], rows),
     } | _shards("emoji", shards)
 

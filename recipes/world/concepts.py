@@ -1,4 +1,4 @@
-"""The concepts of the world and what they are called: emojibase's names, keywords and Unicode groups."""
+"""The concepts of the world and what they are called: emojibase's names, keywords, Unicode groups and subgroups."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ class Concept:
     label: str
     keywords: tuple[str, ...]
     group: str
+    subgroup: str
     tones: tuple[str, ...]  # the codes of its skin-tone variants
 
 
@@ -29,11 +30,11 @@ def read_concepts(packages: Path) -> tuple[list[Concept], list[Concept]]:
     for entry in sorted(json.loads((folder / "en/data.json").read_text(encoding="utf-8")), key=_order):
         if "group" not in entry or meta["groups"][str(entry["group"])] == COMPONENTS:
             continue
-        if meta["subgroups"][str(entry["subgroup"])] == KEYCAPS:
+        group, subgroup = meta["groups"][str(entry["group"])], meta["subgroups"][str(entry["subgroup"])]
+        if subgroup == KEYCAPS:
             continue
-        group = meta["groups"][str(entry["group"])]
         tones = tuple(code(skin["hexcode"]) for skin in entry.get("skins", ()) if isinstance(skin.get("tone"), int))
-        concept = Concept(code(entry["hexcode"]), entry["label"], tuple(entry.get("tags", ())), group, tones)
+        concept = Concept(code(entry["hexcode"]), entry["label"], tuple(entry.get("tags", ())), group, subgroup, tones)
         (flags if group == FLAGS else concepts).append(concept)
     return concepts, flags
 

@@ -26,7 +26,7 @@ GROUPS = [*UNSEEN, "people-body"]
 def made(count: int) -> list[Concept]:
     """Concepts of all groups in turn."""
     return [
-        Concept(f"{index:05x}", f"thing {index}", ("a", "b", "c"), group, ())
+        Concept(f"{index:05x}", f"thing {index}", ("a", "b", "c"), group, f"{group}-{index % 3}", ())
         for index, group in zip(range(count), itertools.cycle(GROUPS), strict=False)
     ]
 

@@ -10,13 +10,13 @@ The last term of f adds nothing to the sum, for delta is zero on average, but ev
 second order in delta. With delta itself, computed from ratios that are centred, nothing large is ever subtracted from
 something large: in float32 the definition leaves 3e-6 nats of rounding where scores are 1e-5, this form 1e-9.
 
-A class that is improbable for an input is left out of its sum: with S draws its part is at most p(y) log S, and classes
-are left out until that adds up to `NEGLIGIBLE` nats.
+A class that says nothing about an input is left out of its sum. Its part is at most what it says about the draws
+themselves, p(y) 1/S sum_k r_k log r_k with r_k = p_k(y)/p(y), whose sum over the classes is BALD; classes are left out
+until that adds up to `NEGLIGIBLE` nats.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import torch
@@ -25,7 +25,7 @@ from torch import Tensor
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.predict import entropy
 
-NEGLIGIBLE = 1e-5  # nats; scores that matter are a thousand times as large
+NEGLIGIBLE = 1e-6  # nats; scores that matter are a thousand times as large
 ALMOST_NEVER = -1 + 2.0**-23  # the least delta: f is 1 there as at -1, where two labels never occur together
 TILE = 2**18  # joint probabilities at a time: they stay in the processor's cache
 
@@ -78,13 +78,19 @@ def epig(pool: Tensor, target: Tensor) -> Tensor:  # [S, N, C], [S, M, C] -> [N]
 def _centred_ratios(probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # [R, S], [R], [R]
     """p_k(y) / p(y) - 1 for every input and class that counts, p(y), and the input's index."""
     mean = probs.mean(dim=0)  # [N, C]
-    ascending, order = mean.sort(dim=1)
-    allowed = NEGLIGIBLE / math.log(max(len(probs), 3))
-    counts = torch.zeros_like(mean, dtype=torch.bool).scatter_(1, order, ascending.cumsum(dim=1) > allowed)
+    ascending, order = _told_about_draws(probs, mean).sort(dim=1)
+    counts = torch.zeros_like(mean, dtype=torch.bool).scatter_(1, order, ascending.cumsum(dim=1) > NEGLIGIBLE)
     owner, label = counts.nonzero(as_tuple=True)
     share = mean[owner, label]
     ratios = probs[:, owner, label].T.contiguous().sub_(share[:, None]).div_(share[:, None])
     return ratios, share, owner
+
+
+def _told_about_draws(probs: Tensor, mean: Tensor) -> Tensor:  # [S, N, C], [N, C] -> [N, C]
+    """p(y) 1/S sum_k f(r_k - 1): what each class adds to BALD, nats."""
+    tiny = torch.finfo(mean.dtype).tiny
+    ratios = (probs / mean.clamp_min(tiny)).clamp_min_(tiny)  # r log r of the least number is as good as zero
+    return mean * (ratios.log().mul_(ratios).mean(dim=0) - ratios.mean(dim=0) + 1).clamp_min(0)
 
 
 def _check(probs: Tensor) -> None:

@@ -33,7 +33,7 @@ def adapt(
     ] = WORLD,
     classes: Annotated[
         str | None,
-        typer.Option(help="world: kinds (the eight Unicode groups), or a group, for its concepts. [default: kinds]"),
+        typer.Option(help="world: kinds (the eight Unicode groups), a group for its concepts, or GROUP/kinds for its subgroups. [default: kinds]"),
     ] = None,
     strategies: Annotated[str, typer.Option(help="Separated by commas, or all.")] = "all",
     budgets: Annotated[
@@ -154,8 +154,7 @@ def _tasks(
     from bayesvlm.core.errors import BayesVLMError, check_choice
     from bayesvlm.experiments.adaptation import BUDGETS
     from bayesvlm.experiments.domains import domain_task, find_domains
-    from bayesvlm.experiments.styles import KINDS, STYLES, world_task
-    from bayesvlm.world import GROUPS
+    from bayesvlm.experiments.styles import CLASSES, KINDS, STYLES, world_task
 
     if domains != WORLD:
         if classes is not None:
@@ -167,7 +166,7 @@ def _tasks(
     if template is not None:
         raise BayesVLMError("--template is for sets of photos; the world's prompts are the names alone.")
     wanted = classes or KINDS
-    check_choice("--classes", wanted, (KINDS, *GROUPS))
+    check_choice("--classes", wanted, CLASSES)
     asked = _asked(target, ("openmoji-black",), STYLES)
     return _Tasks(asked, BUDGETS, lambda encoder, name: world_task(encoder, name, wanted))
 

@@ -11,7 +11,7 @@ from bayesvlm.core.errors import check_choice
 from bayesvlm.core.features import Features
 from bayesvlm.experiments.adaptation import Labelled, Task
 from bayesvlm.experiments.encoding import Encoder
-from bayesvlm.world import GROUPS, Split, group_of, load
+from bayesvlm.world import GROUPS, Split, group_of, load, subgroup_of, subgroups
 
 STYLES = ("emojione-colour", "emojione-black", "openmoji-colour", "openmoji-black", "fluent-high-contrast")
 """The drawing styles of the world that no model was trained on: its domains."""
@@ -20,7 +20,10 @@ HELD_BACK = 5  # one pool concept in so many is for validation
 
 
 KINDS = "kinds"
-"""The eight Unicode groups as classes; a group's own name stands for its concepts."""
+"""The eight Unicode groups as classes; `group/kinds` has a group's subgroups. A class stands for its concepts."""
+
+CLASSES = (KINDS, *GROUPS, *(f"{group}/{KINDS}" for group in GROUPS))
+"""What a task may be to tell apart: kinds, the concepts of a group, or the kinds within it."""
 
 
 def world_task(encoder: Encoder, target: str, classes: str = KINDS) -> Task:
@@ -32,14 +35,16 @@ def world_task(encoder: Encoder, target: str, classes: str = KINDS) -> Task:
 
     Args:
         target: one of `STYLES`.
-        classes: "kinds", where a class stands for all names of its concepts; or one of `world.GROUPS`, whose concepts
-            are the classes then: every one of them has at most one drawing in a style.
+        classes: "kinds", the eight groups, where a class stands for all names of its concepts; "food-drink/kinds", the
+            subgroups of a group, likewise; or one of `world.GROUPS`, whose concepts are the classes then: every one of
+            them has at most one drawing in a style.
     """
     check_choice("target", target, STYLES)
-    check_choice("classes", classes, (KINDS, *GROUPS))
+    check_choice("classes", classes, CLASSES)
+    group = classes.removesuffix(KINDS).rstrip("/") or None
 
     def named(split: Split) -> Split:
-        return split.kinds() if classes == KINDS else split.group(classes)
+        return split.kinds(group) if classes.endswith(KINDS) else split.group(classes)
 
     def choose(split: Split) -> Split:
         same = split.name.partition("-")[0] == target.partition("-")[0]
@@ -56,16 +61,16 @@ def world_task(encoder: Encoder, target: str, classes: str = KINDS) -> Task:
         Labelled.concatenate(pool),
         aimed.rows(),
         Labelled.concatenate(held_back),
-        _kinds(encoder) if classes == KINDS else encoder.texts([str(name) for name in aimed.chosen.classes]),
+        _kinds(encoder, group) if classes.endswith(KINDS) else encoder.texts(list(aimed.chosen.classes)),
         tuple(domains),
     )
 
 
-def _kinds(encoder: Encoder) -> Features:
+def _kinds(encoder: Encoder, group: str | None) -> Features:
     """What the text tower makes of each kind: the mean over the names of its concepts, which are what it was taught."""
-    concepts = load("train").classes
-    groups = torch.tensor([GROUPS.index(group_of(name)) for name in concepts])
-    return encoder.texts([str(name) for name in concepts]).pooled(groups, len(GROUPS))
+    concepts = [name for name in load("train").classes if group in (None, group_of(name))]
+    kinds, of = (GROUPS, group_of) if group is None else (subgroups(group), subgroup_of)
+    return encoder.texts(concepts).pooled(torch.tensor([kinds.index(of(name)) for name in concepts]), len(kinds))
 
 
 class _Part:

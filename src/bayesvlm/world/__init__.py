@@ -5,6 +5,6 @@
 (979, 1531, 'noto')
 """
 
-from bayesvlm.world.splits import GROUPS, SPLITS, Split, group_of, load
+from bayesvlm.world.splits import GROUPS, SPLITS, Split, group_of, load, subgroup_of, subgroups
 
-__all__ = ["GROUPS", "SPLITS", "Split", "group_of", "load"]
+__all__ = ["GROUPS", "SPLITS", "Split", "group_of", "load", "subgroup_of", "subgroups"]

@@ -111,7 +111,7 @@ class Split:
     def group(self, group: str) -> Split:
         """The sub-task of one Unicode group: its images, and its classes to choose from."""
         check_choice("group", group, GROUPS)
-        inside = [index for index, name in enumerate(self.classes) if _groups().get(name) == group]
+        inside = [index for index, name in enumerate(self.classes) if name in _by_label() and group_of(name) == group]
         if not inside:
             raise BayesVLMError(f"The split {self.name!r} has no classes of the group {group!r}; take another split.")
         place = {index: position for position, index in enumerate(inside)}
@@ -119,12 +119,13 @@ class Split:
         labels, classes = (place[label] for label in part.labels), (self.classes[index] for index in inside)
         return replace(part, labels=tuple(labels), classes=tuple(classes))
 
-    def kinds(self) -> Split:
-        """The same images with the eight groups as classes."""
-        place = [GROUPS.index(group_of(name)) for name in self.classes]
-        return replace(
-            self, name=f"{self.name}/kinds", labels=tuple(place[label] for label in self.labels), classes=GROUPS
-        )
+    def kinds(self, group: str | None = None) -> Split:
+        """The same images with the eight groups as classes; or those of one group, with its subgroups as classes."""
+        within = self if group is None else self.group(group)
+        names, of = (GROUPS, group_of) if group is None else (subgroups(group), subgroup_of)
+        place = [names.index(of(name)) for name in within.classes]
+        labels = tuple(place[label] for label in within.labels)
+        return replace(within, name=f"{within.name}/kinds", labels=labels, classes=names)
 
     def _rows(self, name: str, rows: Sequence[int]) -> Split:
         return Split(
@@ -161,9 +162,24 @@ def load(split: str) -> Split:
 
 def group_of(concept: str) -> str:
     """The Unicode group of a class name."""
-    if concept not in _groups():
-        raise BayesVLMError(f"There is no concept {concept!r} in the world; the classes of its splits are.")
-    return _groups()[concept]
+    return _concept(concept)["group"]
+
+
+def subgroup_of(concept: str) -> str:
+    """The Unicode subgroup of a class name."""
+    return _concept(concept)["subgroup"]
+
+
+def subgroups(group: str) -> tuple[str, ...]:
+    """Unicode's subgroups of one of `GROUPS`, in its order, of the concepts that were trained on."""
+    check_choice("group", group, GROUPS)
+    return tuple(dict.fromkeys(row["subgroup"] for row in _concepts() if row["group"] == group and row["seen"] == "1"))
+
+
+def _concept(name: str) -> dict[str, str]:
+    if name not in _by_label():
+        raise BayesVLMError(f"There is no concept {name!r} in the world; the classes of its splits are.")
+    return _by_label()[name]
 
 
 @cache
@@ -183,5 +199,5 @@ def _seen() -> list[bool]:
 
 
 @cache
-def _groups() -> dict[str, str]:
-    return {row["label"]: row["group"] for row in _concepts()}
+def _by_label() -> dict[str, dict[str, str]]:
+    return {row["label"]: row for row in _concepts()}
