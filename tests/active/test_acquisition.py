@@ -16,6 +16,7 @@ from bayesvlm import BayesVLM, Features, world
 from bayesvlm.active import acquisition
 from bayesvlm.active.acquisition import bald, epig
 from bayesvlm.active.selection import drawn_probabilities
+from bayesvlm.core.draws import Held
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.factors import KroneckerFactors
 from bayesvlm.core.posterior import Posterior
@@ -164,14 +165,55 @@ def drawn() -> tuple[BayesVLM, Features, Features, Features]:
     return vlm, images, vlm.image_features(list(target.images[:50])), vlm.text_features(list(target.classes))
 
 
-def scores(drawn: tuple[BayesVLM, Features, Features, Features], draws: int, seed: int) -> tuple[Tensor, Tensor]:
+def scores(
+    drawn: tuple[BayesVLM, Features, Features, Features], text: str, draws: int, seed: int
+) -> dict[str, Tensor]:  # [N] each
     vlm, pool, target, texts = drawn
     both = Features.concatenate([pool, target])
-    found = drawn_probabilities(vlm.posterior["image"], both, vlm.posterior["text"], texts, vlm.scale, draws, seed)
-    return epig(found[:, : len(pool)], found[:, len(pool) :]), bald(found[:, : len(pool)])
+    held = Held(vlm.text) if text == "held" else vlm.posterior["text"]
+    found = drawn_probabilities(vlm.posterior["image"], both, held, texts, vlm.scale, draws, seed)
+    return {"epig": epig(found[:, : len(pool)], found[:, len(pool) :]), "bald": bald(found[:, : len(pool)])}
 
 
-def test_a_hundred_draws_rank_as_thousands_do(drawn: tuple[BayesVLM, Features, Features, Features]) -> None:
-    reference = scores(drawn, 4000, 1)
-    for few, many in zip(scores(drawn, 100, 0), reference, strict=True):
-        assert spearmanr(few, many).statistic >= 0.9
+@pytest.mark.parametrize(
+    ("text", "name", "lost"), [("held", "epig", 0.3), ("drawn", "epig", 0.3), ("drawn", "bald", 0.1)]
+)
+def test_a_hundred_draws_choose_as_thousands_do(
+    drawn: tuple[BayesVLM, Features, Features, Features], text: str, name: str, lost: float
+) -> None:
+    """What the first twenty are worth by many draws, against the best twenty; and the order of those that tell at all.
+
+    Four seeds lost 0.09 to 0.15 by EPIG and at most 0.01 by BALD when this was written; 0.9 is lost by picking blindly.
+    """
+    many = scores(drawn, text, 3000, 99)[name]
+    best, telling = float(many.topk(20).values.sum()), many >= many.median()
+    blind = float(many.mean()) * 20
+    assert 1 - blind / best > 2 * lost, "there is something to lose"
+    for seed in range(4):
+        few = scores(drawn, text, 100, seed)[name]
+        assert 1 - float(many[few.topk(20).indices].sum()) / best <= lost
+        assert spearmanr(few[telling], many[telling]).statistic >= 0.8
+
+
+def test_float32_is_as_good_as_float64(drawn: tuple[BayesVLM, Features, Features, Features]) -> None:
+    """Against the definition in float64, with the same probabilities: scores are from 1e-8 to 1e-2 nats here."""
+    vlm, pool, target, texts = drawn
+    both = Features.concatenate([pool, target])
+    found = drawn_probabilities(vlm.posterior["image"], both, Held(vlm.text), texts, vlm.scale, 100, 0)
+    given = found[:, : len(pool)], found[:, len(pool) :]
+    exact = centred_definition(*(probs.double() for probs in given))
+    error = (epig(*given).double() - exact).abs()
+    assert float(error.max()) <= acquisition.NEGLIGIBLE
+    assert float((error / exact)[exact > 1e-4].max()) <= 1e-2
+    assert float(exact.median()) < 1e-5, "what a sum of terms of order one could not tell from rounding"
+
+
+def centred_definition(pool: Tensor, target: Tensor) -> Tensor:  # [S, N, C], [S, M, C] -> [N]
+    """sum_{y, y*} p p* f(rho) with nothing left out, one pool item after the other."""
+    ratios = (target / target.mean(dim=0)).flatten(1)  # [S, M C]
+    weight = target.mean(dim=0).flatten() / target.shape[1]
+    told = []
+    for item in pool.unbind(dim=1):  # [S, C]
+        rho = (item / item.mean(dim=0)).T @ ratios / len(pool)
+        told.append(item.mean(dim=0) @ (torch.special.xlogy(rho, rho) - rho + 1) @ weight)
+    return torch.stack(told)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from core.references import assert_close, normal
@@ -13,6 +15,7 @@ from bayesvlm.active.acquisition import epig
 from bayesvlm.active.contrast import ClassContrast
 from bayesvlm.active.selection import drawn_probabilities
 from bayesvlm.active.targeting import nearest_distinct
+from bayesvlm.core.draws import Held
 from bayesvlm.core.predict import entropy
 
 POOL, TARGET, CLASSES, BUDGET = 30, 12, 4, 6
@@ -85,15 +88,16 @@ def test_targeted_ones_take_the_neighbours_of_the_target(vlm, pool, target, clas
         assert torch.equal(found.scores[TARGET:], found.scores[: 20 - TARGET]), "they go round again"
 
 
-def test_epig_is_the_greedy_loop_written_out(vlm, pool, target, classes, labels) -> None:  # type: ignore[no-untyped-def]
-    options = Epig(gamma=1e-2, beta=5.0, targets=TARGET, candidates=POOL)
+@pytest.mark.parametrize("how", ["held", "drawn"])
+def test_epig_is_the_greedy_loop_written_out(vlm, pool, target, classes, labels, how) -> None:  # type: ignore[no-untyped-def]
+    options = Epig(gamma=1e-2, beta=5.0, targets=TARGET, candidates=POOL, text=how)
     found = rank(vlm, pool, target, classes, "epig", 5, labels, draws=50, options=options)
     online = OnlineLaplace.begin(vlm.posterior["image"], ClassContrast.of(vlm, classes), 5.0)
     generator, left = torch.Generator().manual_seed(0), list(range(POOL))
     for step in range(5):
         looked_at = torch.randperm(TARGET, generator=generator)
         seed = int(torch.randint(2**31, (), generator=generator))
-        text = vlm.posterior["text"]
+        text = vlm.posterior["text"] if how == "drawn" else Held(vlm.text)
         both = Features.concatenate([pool[left], target[looked_at]])
         probs = drawn_probabilities(online, both, text, classes, vlm.scale, 50, seed)
         score = epig(probs[:, : len(left)], probs[:, len(left) :])
@@ -121,6 +125,30 @@ def test_chunks_of_the_pool_and_its_order_change_nothing(  # type: ignore[no-unt
         assert torch.equal(select(vlm, pool, target, classes, strategy, BUDGET), one)
         other = select(vlm, pool[shuffle], target, classes, strategy, BUDGET)
         assert torch.equal(shuffle[other], one)
+
+
+def test_doubt_about_the_text_projection_is_not_what_epig_asks_about(  # type: ignore[no-untyped-def]
+    vlm, pool, target, classes, labels
+) -> None:
+    """No label teaches it. With the text projection far surer than it is, EPIG chooses the same, with the same scores."""
+    surer = vlm.replace(lam={"image": vlm.lam["image"], "text": 1e6 * vlm.lam["text"]})
+    chosen, other = (rank(each, pool, target, classes, "epig", BUDGET, labels, options=SMALL) for each in (vlm, surer))
+    assert torch.equal(chosen.indices, other.indices)
+    assert_close(other.scores, chosen.scores, 1e-9)
+    drawn = replace(SMALL, text="drawn")
+    chosen, other = (rank(each, pool, target, classes, "epig", BUDGET, labels, options=drawn) for each in (vlm, surer))
+    assert float((other.scores - chosen.scores).abs().max()) > 0.1 * float(chosen.scores.max())
+
+
+def test_epig_considers_as_many_items_as_there_are_targets(vlm, pool, target, classes) -> None:  # type: ignore[no-untyped-def]
+    """Its candidates are then the targets' nearest, which all of a budget of half as many come from."""
+    order = torch.randperm(TARGET, generator=torch.Generator().manual_seed(0))
+    near = nearest_distinct(vlm.embed_images(pool), vlm.embed_images(target), order, TARGET)
+    chosen = select(vlm, pool, target, classes, "epig", TARGET // 2, options=Epig(targets=8))
+    assert set(chosen.tolist()) <= set(near.tolist())
+    assert not set(select(vlm, pool, target, classes, "epig", 15, options=Epig(targets=8)).tolist()) <= set(
+        near.tolist()
+    )
 
 
 def test_labels_steer_epig(vlm, pool, target, classes, labels) -> None:  # type: ignore[no-untyped-def]
@@ -176,6 +204,8 @@ def test_one_class_tells_nothing(vlm, pool, target, classes) -> None:  # type: i
         ({"beta": -1.0}, "it must be a finite number of at least 0"),
         ({"targets": 0}, "targets is 0; expected a whole number"),
         ({"candidates": -5}, "candidates is -5; expected a whole number"),
+        ({"candidates": 0}, "candidates is 0; expected a whole number"),
+        ({"text": "fixed"}, "text='fixed' is not known; use 'held' or 'drawn'"),
     ],
 )
 def test_options_of_epig_that_make_no_sense(change: dict, sentence: str) -> None:

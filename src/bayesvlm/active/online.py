@@ -13,9 +13,9 @@ With `Psi = D^-1/2 U^T Phi` and `Psi^T Psi = V diag(sigma^2) V^T` a square root 
 
     R = U D^-1/2 (I + Psi K Psi^T) U^T,   K = V diag( ((1 + kappa sigma^2)^-1/2 - 1) / sigma^2 ) V^T
 
-which does not change with the signs and bases of the eigenvectors, so that a seed's draws are the same everywhere, and nothing of size p x p is decomposed again (but to find lam again, which is optional). B gains up to
-min(C - 1, d) directions with every image, which soon is everything, and d is small: its [d, d] eigenproblem is solved
-anew.
+which does not change with the signs and bases of the eigenvectors, so that a seed's draws are the same everywhere, and
+nothing of size p x p is decomposed again (but to find lam again, which is optional). B gains up to min(C - 1, d)
+directions with every image, which soon is everything, and d is small: its [d, d] eigenproblem is solved anew.
 """
 
 from __future__ import annotations

@@ -2,6 +2,10 @@
 
 random, entropy and bald rank the pool. Their targeted forms rank the target's images and take the pool item nearest to
 each. epig asks how much a label would tell about the target, chooses one item at a time, and learns from each.
+
+A label teaches the image projection: fine-tuning and the online step move nothing else. What it would tell about the text
+projection is not information to be had, so EPIG holds that one at its mean. Drawn with the other, it takes over the scores
+of a model that is far from the target: then labels are chosen for what they say about the prompts.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from bayesvlm.active.contrast import ClassContrast
 from bayesvlm.active.online import OnlineLaplace
 from bayesvlm.active.targeting import Metric, nearest_distinct
 from bayesvlm.classes import class_names, label_indices
+from bayesvlm.core.draws import Held
 from bayesvlm.core.errors import BayesVLMError, check_choice, check_count
 from bayesvlm.core.features import Features
 from bayesvlm.core.predict import Drawn, cosine_groups, entropy
@@ -29,6 +34,7 @@ from bayesvlm.vlm import BayesVLM
 Strategy = Literal["random", "targeted-random", "entropy", "targeted-entropy", "bald", "targeted-bald", "epig"]
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 MEMORY = 2**28  # bytes of class probabilities under all draws held at once
+MOST_CANDIDATES = 1000  # that EPIG considers by itself: farther from the target it chooses worse, and takes longer
 
 
 @dataclass(frozen=True)
@@ -39,14 +45,17 @@ class Epig:
         gamma: rate of the online gradient step on the image projection; 0 leaves it.
         beta: weight of a chosen image in the online factors.
         targets: random target images an item is judged by, drawn again at every step.
-        candidates: pool items considered, the targets' nearest; at least twice the budget.
+        candidates: pool items considered, the targets' nearest; None: as many as there are targets, up to 1,000. At least
+            twice the budget.
+        text: the text projection in the draws: "held" at its mean, or "drawn" as the image projection is (the paper).
         solve_lam: find the prior precision again after every step.
     """
 
     gamma: float = 1e-3
     beta: float = 100.0
     targets: int = 150
-    candidates: int = 1000
+    candidates: int | None = None
+    text: Literal["held", "drawn"] = "held"
     solve_lam: bool = False
 
     def __post_init__(self) -> None:
@@ -54,7 +63,9 @@ class Epig:
             if not 0 <= getattr(self, name) < math.inf:
                 raise BayesVLMError(f"{name}={getattr(self, name)}; it must be a finite number of at least 0.")
         check_count("targets", self.targets)
-        check_count("candidates", self.candidates)
+        if self.candidates is not None:
+            check_count("candidates", self.candidates)
+        check_choice("text", self.text, ("held", "drawn"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,7 +236,8 @@ class _EpigLoop:
 
     def _candidates(self, budget: int) -> Tensor:  # [n]
         """The target's nearest pool items, in pool order."""
-        count = min(len(self.pool), max(self.options.candidates, 2 * budget))
+        wanted = self.options.candidates or min(len(self.target), MOST_CANDIDATES)
+        count = min(len(self.pool), max(wanted, 2 * budget))
         if count == len(self.pool):
             return torch.arange(count)
         order = torch.randperm(len(self.target), generator=self.generator)
@@ -250,7 +262,7 @@ class _EpigLoop:
         return torch.cat(scores)
 
     def _probabilities(self, online: OnlineLaplace, images: Features, seed: int) -> Tensor:  # [S, N, C]
-        text = self.vlm.posterior["text"]
+        text = Held(self.vlm.text) if self.options.text == "held" else self.vlm.posterior["text"]
         return drawn_probabilities(online, images, text, self.texts, self.vlm.scale, self.draws, seed)
 
     def _timed(self, name: str) -> _Stopwatch:

@@ -33,7 +33,9 @@ def adapt(
     ] = WORLD,
     classes: Annotated[
         str | None,
-        typer.Option(help="world: kinds (the eight Unicode groups), a group for its concepts, or GROUP/kinds for its subgroups. [default: kinds]"),
+        typer.Option(
+            help="world: kinds (the eight Unicode groups), a group for its concepts, or GROUP/kinds for its subgroups. [default: kinds]"
+        ),
     ] = None,
     strategies: Annotated[str, typer.Option(help="Separated by commas, or all.")] = "all",
     budgets: Annotated[

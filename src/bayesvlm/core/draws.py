@@ -12,9 +12,13 @@ Many draws go into one matrix product: small products one after the other leave 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from bayesvlm.core.features import Features
+from bayesvlm.core.projection import Projection
 
 MEMORY = 2**25  # bytes that the draws of one group may take
 
@@ -39,6 +43,17 @@ def coloured(
         noise, root = root.T @ noise, root.new_ones(d)
     moved = (noise.reshape(-1, p) @ inputs.T).view(draws, d, -1).transpose(1, 2)  # [S, N, d]
     return (moved @ root if root.ndim == 2 else moved * root).add_(mean)
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """A projection held at its mean: every draw is the same."""
+
+    projection: Projection
+
+    def drawn_embeddings(self, features: Features, draws: int, generator: torch.Generator) -> Tensor:  # [S, N, d]
+        """The mean embeddings, as often as asked for."""
+        return self.projection.embed(features).expand(draws, -1, -1)
 
 
 def group_sizes(draws: int, bytes_per_draw: int) -> Iterator[int]:
