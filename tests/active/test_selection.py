@@ -130,7 +130,7 @@ def test_chunks_of_the_pool_and_its_order_change_nothing(  # type: ignore[no-unt
 def test_doubt_about_the_text_projection_is_not_what_epig_asks_about(  # type: ignore[no-untyped-def]
     vlm, pool, target, classes, labels
 ) -> None:
-    """No label teaches it. With the text projection far surer than it is, EPIG chooses the same, with the same scores."""
+    """No label teaches it: where the text projection is far surer, EPIG chooses the same, with the same scores."""
     surer = vlm.replace(lam={"image": vlm.lam["image"], "text": 1e6 * vlm.lam["text"]})
     chosen, other = (rank(each, pool, target, classes, "epig", BUDGET, labels, options=SMALL) for each in (vlm, surer))
     assert torch.equal(chosen.indices, other.indices)
@@ -146,9 +146,8 @@ def test_epig_considers_as_many_items_as_there_are_targets(vlm, pool, target, cl
     near = nearest_distinct(vlm.embed_images(pool), vlm.embed_images(target), order, TARGET)
     chosen = select(vlm, pool, target, classes, "epig", TARGET // 2, options=Epig(targets=8))
     assert set(chosen.tolist()) <= set(near.tolist())
-    assert not set(select(vlm, pool, target, classes, "epig", 15, options=Epig(targets=8)).tolist()) <= set(
-        near.tolist()
-    )
+    more = select(vlm, pool, target, classes, "epig", 15, options=Epig(targets=8))
+    assert not set(more.tolist()) <= set(near.tolist())
 
 
 def test_labels_steer_epig(vlm, pool, target, classes, labels) -> None:  # type: ignore[no-untyped-def]

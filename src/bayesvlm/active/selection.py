@@ -3,9 +3,9 @@
 random, entropy and bald rank the pool. Their targeted forms rank the target's images and take the pool item nearest to
 each. epig asks how much a label would tell about the target, chooses one item at a time, and learns from each.
 
-A label teaches the image projection: fine-tuning and the online step move nothing else. What it would tell about the text
-projection is not information to be had, so EPIG holds that one at its mean. Drawn with the other, it takes over the scores
-of a model that is far from the target: then labels are chosen for what they say about the prompts.
+A label teaches the image projection: fine-tuning and the online step move nothing else. What it would tell about the
+text projection is not information to be had, so EPIG holds that one at its mean. Drawn with the other, it takes over
+the scores of a model that is far from the target: labels are then chosen for what they say about the prompts.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Epig:
         gamma: rate of the online gradient step on the image projection; 0 leaves it.
         beta: weight of a chosen image in the online factors.
         targets: random target images an item is judged by, drawn again at every step.
-        candidates: pool items considered, the targets' nearest; None: as many as there are targets, up to 1,000. At least
-            twice the budget.
+        candidates: pool items considered, the targets' nearest, at least twice the budget; None: as many as there are
+            targets, up to 1,000.
         text: the text projection in the draws: "held" at its mean, or "drawn" as the image projection is (the paper).
         solve_lam: find the prior precision again after every step.
     """
