@@ -18,12 +18,14 @@ until that adds up to `NEGLIGIBLE` nats.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.predict import entropy
+from bayesvlm.core.threads import in_threads
 
 NEGLIGIBLE = 1e-6  # nats; scores that matter are a thousand times as large
 ALMOST_NEVER = -1 + 2.0**-23  # the least delta: f is 1 there as at -1, where two labels never occur together
@@ -56,23 +58,34 @@ def epig(pool: Tensor, target: Tensor) -> Tensor:  # [S, N, C], [S, M, C] -> [N]
     rows.div_(len(pool))
     columns, column_share, _ = _centred_ratios(target)  # [Q, S], [Q]
     weight = column_share / target.shape[1]
-    gained = torch.empty_like(row_share)
     width = max(1, min(len(columns), 2048))
     height = max(1, TILE // width)
-    tiles = [rows.new_empty(height * width) for _ in range(2)]
-    for top in range(0, len(rows), height):
-        part = rows[top : top + height]
-        sums = rows.new_zeros(len(part))
-        for left in range(0, len(columns), width):
-            others = columns[left : left + width]
-            delta, log = (tile[: len(part) * len(others)].view(len(part), len(others)) for tile in tiles)
-            torch.mm(part, others.T, out=delta).clamp_min_(ALMOST_NEVER)
+    bands = [_Band(part, columns, weight, width) for part in torch.split(rows, height)] if len(rows) else []
+    gained = in_threads(_Band.gained, bands, 2.0 * rows.numel() * len(columns))
+    told = row_share * torch.cat([row_share[:0], *gained])
+    scores = row_share.new_zeros(pool.shape[1]).index_add_(0, owner, told)
+    return _bounded(scores, entropy(pool.mean(dim=0)))
+
+
+class _Band(NamedTuple):
+    """Some labels of pool items against all labels of targets."""
+
+    rows: Tensor  # [r, S]
+    columns: Tensor  # [Q, S]
+    weight: Tensor  # [Q]
+    width: int
+
+    def gained(self) -> Tensor:  # [r]
+        """sum over columns of weight f(delta), a tile at a time."""
+        sums = self.rows.new_zeros(len(self.rows))
+        tiles = self.rows.new_empty(2, len(self.rows) * self.width)
+        for others, weight in zip(*(torch.split(of, self.width) for of in (self.columns, self.weight)), strict=True):
+            delta, log = tiles[:, : len(self.rows) * len(others)].view(2, len(self.rows), len(others))
+            torch.mm(self.rows, others.T, out=delta).clamp_min_(ALMOST_NEVER)
             torch.log1p(delta, out=log)
             log.addcmul_(log, delta).sub_(delta)  # f(delta)
-            sums += log @ weight[left : left + width]
-        gained[top : top + height] = sums
-    scores = row_share.new_zeros(pool.shape[1]).index_add_(0, owner, row_share * gained)
-    return _bounded(scores, entropy(pool.mean(dim=0)))
+            sums += log @ weight
+        return sums
 
 
 def _centred_ratios(probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # [R, S], [R], [R]

@@ -27,7 +27,8 @@ from bayesvlm.classes import class_names, label_indices
 from bayesvlm.core.draws import Held
 from bayesvlm.core.errors import BayesVLMError, check_choice, check_count
 from bayesvlm.core.features import Features
-from bayesvlm.core.predict import Drawn, cosine_groups, entropy
+from bayesvlm.core.predict import Drawn, cosine_groups, draw_cost, entropy
+from bayesvlm.core.threads import threads_for
 from bayesvlm.progress import progress_bar
 from bayesvlm.vlm import BayesVLM
 
@@ -158,8 +159,9 @@ def drawn_probabilities(
     image: Drawn, images: Features, text: Drawn, texts: Features, scale: float, draws: int, seed: int
 ) -> Tensor:  # [S, N, C]
     """Class probabilities of all inputs under the same parameter draws."""
-    drawn = cosine_groups(image, images, text, texts, draws, seed)
-    return torch.cat([torch.softmax(cosines.mul_(scale), dim=2) for cosines in drawn])
+    with threads_for(draw_cost(images, texts, draws)):
+        drawn = cosine_groups(image, images, text, texts, draws, seed)
+        return torch.cat([torch.softmax(cosines.mul_(scale), dim=2) for cosines in drawn])
 
 
 # Scores of single inputs ----------------------------------------------------------------------------------------------

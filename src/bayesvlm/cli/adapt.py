@@ -34,7 +34,7 @@ def adapt(
     classes: Annotated[
         str | None,
         typer.Option(
-            help="world: kinds (eight Unicode groups), a group (its concepts), GROUP/kinds (its subgroups). [default: kinds]"
+            help="world: kinds (the eight Unicode groups), GROUP (its concepts), GROUP/kinds. [default: kinds]"
         ),
     ] = None,
     strategies: Annotated[str, typer.Option(help="Separated by commas, or all.")] = "all",

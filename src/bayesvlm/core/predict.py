@@ -22,6 +22,7 @@ from bayesvlm.core.cosine import CosineMoments
 from bayesvlm.core.draws import group_sizes
 from bayesvlm.core.errors import BayesVLMError, check_positive
 from bayesvlm.core.features import Features
+from bayesvlm.core.threads import threads_for
 
 Link = Literal["probit", "centred", "mc"]
 
@@ -146,11 +147,12 @@ def monte_carlo(
     if draws < 1:
         raise BayesVLMError(f"draws={draws}; Monte Carlo needs at least 1, and 100 or more to be of use.")
     total, conditional = torch.zeros(()), torch.zeros(())
-    for cosines in cosine_groups(image, images, text, texts, draws, seed):
-        probs = torch.softmax(scale * cosines, dim=2)
-        total = total + probs.sum(dim=0) / draws
-        conditional = conditional + entropy(probs).sum(dim=0) / draws
-    return EntropySplit(total, entropy(total), conditional)
+    with threads_for(draw_cost(images, texts, draws)):
+        for cosines in cosine_groups(image, images, text, texts, draws, seed):
+            probs = torch.softmax(scale * cosines, dim=2)
+            total = total + probs.sum(dim=0) / draws
+            conditional = conditional + entropy(probs).sum(dim=0) / draws
+        return EntropySplit(total, entropy(total), conditional)
 
 
 def sample_cosines(
@@ -182,6 +184,11 @@ def embedding_groups(
     per_draw = p**2 + 2 * p * (len(images) + len(texts)) + 2 * len(images) * len(texts)
     for count in group_sizes(draws, 4 * per_draw):
         yield image.drawn_embeddings(images, count, of_image), text.drawn_embeddings(texts, count, of_text)
+
+
+def draw_cost(images: Features, texts: Features, draws: int) -> float:
+    """Floating-point operations of so many draws, about: each moves all inputs by a matrix of its own."""
+    return 2.0 * draws * sum(len(each) * each.activations.shape[1] ** 2 for each in (images, texts))
 
 
 def entropy(probs: Tensor) -> Tensor:  # [..., C] -> [...]
