@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -47,7 +46,9 @@ def reproduce(
     ),
     views: Annotated[int, typer.Option(min=0, help="Views of an image that vote; 0 leaves voting out.")] = 64,
     seeds: Annotated[int, typer.Option(min=1, help="Repeats of active learning.")] = 2,
-    again: Annotated[bool, typer.Option("--again", help="Run what was found already as well.")] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Run again what is asked for, even where its result is kept.")
+    ] = False,
     listed: Annotated[bool, typer.Option("--list", help="Show the tables and figures there are.")] = False,
     root: Root = None,
     cache: Cache = None,
@@ -73,6 +74,7 @@ def reproduce(
     """
     from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.data.cache import FeatureCache
+    from bayesvlm.experiments.earlier import Earlier
     from bayesvlm.experiments.reproduction import ITEMS, Lab, Plan, find_item
 
     if listed:
@@ -84,9 +86,8 @@ def reproduce(
     _check_used(chosen, data, pairs)
     given = _given(models, data, pairs, validation, published, views, seeds, out, root, device)
 
-    if again and not dry_run:
-        shutil.rmtree(out / "kept", ignore_errors=True)  # what is on the way to a finding is made again, too
-    base = Lab(Plan(), out, FeatureCache(cache), root, device, views, seeds, remark)
+    earlier = Earlier.below(out / "kept") if again else Earlier()
+    base = Lab(Plan(), out, FeatureCache(cache), root, device, views, seeds, remark, earlier)
 
     def lab(item: Item) -> Lab:
         plan = item.paper if published else item.world

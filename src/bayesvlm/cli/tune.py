@@ -10,7 +10,6 @@ from rich.table import Table
 
 from bayesvlm.cli.options import Cache, Device, Json, Model, Root, Strict
 from bayesvlm.cli.output import emit, remark, table
-from bayesvlm.data.images import describe_skipped
 
 
 def tune(
@@ -41,6 +40,7 @@ def tune(
     """
     from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.data.cache import FeatureCache
+    from bayesvlm.data.images import describe_skipped
     from bayesvlm.experiments.encoding import Encoder
     from bayesvlm.experiments.sets import open_set, prompts
     from bayesvlm.vlm import BayesVLM

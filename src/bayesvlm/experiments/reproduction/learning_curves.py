@@ -87,7 +87,8 @@ def experiment(
     )
     protocol = replace(protocol, lr=PAPER_LR) if own else protocol
     lab.say(f"adapt     {model} to {target}: {', '.join(strategies)} ({metric})")
-    return Adaptation(lab.vlm(model), task, protocol, place(lab.kept / "runs", model, target).with_suffix(""))
+    folder = place(lab.kept / "runs", model, target).with_suffix("")
+    return Adaptation(lab.vlm(model), task, protocol, folder, lab.earlier)
 
 
 def budgets(task: Task) -> tuple[int, ...]:
