@@ -307,7 +307,7 @@ def test_corrupt_images_are_skipped_counted_and_named(
     result = run("fit", model, pairs, "--out", tmp_path / "out", "--json")
     assert result.json["pairs"] == 23
     assert list(result.json["skipped"]) == [str(pairs / "03.png")]
-    assert "skipped 1 that cannot be read" in result.err
+    assert "skipped 1 that cannot be used" in result.err
     assert "03.png" in result.err
     assert json.loads((tmp_path / "out/config.json").read_text())["provenance"]["skipped_images"] == 1
     assert "03.png" in refuse("fit", model, pairs, "--out", tmp_path / "strict", "--strict").err
@@ -341,6 +341,24 @@ def test_an_image_that_becomes_readable_is_not_counted_wrongly(
     assert run(*arguments).code != 0
     (pairs / "03.png").write_bytes(good)
     assert "are not those" in refuse(*arguments).err
+
+
+def test_a_fit_skips_and_names_what_has_no_caption(run: Run, model: Path, pairs: Path, tmp_path: Path) -> None:
+    table = pairs / "captions.csv"
+    rows = table.read_text().splitlines()
+    table.write_text("\n".join([*rows[:3], "02.png,", *rows[4:]]) + "\n")
+    beside = tmp_path / "beside"
+    beside.mkdir()
+    for index in range(6):
+        shutil.copy(pairs / f"{index:02}.png", beside)
+        if index != 4:
+            (beside / f"{index:02}.txt").write_text(f"number {index}")
+    for source, count, named in ((pairs, 23, "captions.csv, entry 3"), (beside, 5, "04.png has no caption")):
+        ran = run("fit", model, source, "--out", tmp_path / source.name / "posterior", "--json")
+        assert ran.json["pairs"] == count
+        assert len(ran.json["skipped"]) == 1
+        assert "skipped 1 that cannot be used" in ran.err
+        assert named in ran.err
 
 
 def test_every_command_explains_itself_with_an_example(run: Run) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -54,6 +55,8 @@ def main() -> None:
     """Run the command line; the entry point of the console script."""
     from bayesvlm.core.errors import BayesVLMError
 
+    # Read when torch is loaded. Threads that spin while they wait slow everything down where cores are shared.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         app()
     except BayesVLMError as error:

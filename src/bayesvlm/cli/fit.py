@@ -51,8 +51,8 @@ def fit(
     as img2dataset writes them (LAION, CC12M); or a data set of the package datasets. A data set on the Hub needs
     --split. Every caption of an image is a pair of its own: all the first captions come first, then all the second.
 
-    What cannot be read is skipped and named. An interrupted run goes on from its last finished contrast batch when the
-    same command is given again.
+    Images that cannot be read or have no caption are skipped, counted and named. An interrupted run goes on from its
+    last finished contrast batch when the same command is given again.
 
     Examples:
 

@@ -8,7 +8,9 @@ from typing import Annotated
 import typer
 
 Json = Annotated[bool, typer.Option("--json", help="Print one json object instead of text.")]
-Strict = Annotated[bool, typer.Option("--strict", help="Stop at the first unreadable image instead of skipping it.")]
+Strict = Annotated[
+    bool, typer.Option("--strict", help="Stop at the first image or caption that cannot be used, skip none.")
+]
 Model = Annotated[
     str | None,
     typer.Option("--model", help="The model to use, where the posterior's own has moved (Hub id or folder)."),
