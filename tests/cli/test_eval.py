@@ -243,11 +243,29 @@ def test_a_model_without_a_posterior(run: Run, tmp_path: Path) -> None:
 
     model = save_tiny_clip(tmp_path / "tiny")
     assert "has no posterior; fit one" in run(model, "-d", "openmoji-black", "--validation", "validation").err
-    assert "needs labelled images; name a set with --validation" in run(model, "-d", "openmoji-black").err
     assert run(model, "-d", "openmoji-black", "--methods", "plain").code == 0
     both = run("emoji-clip", model, "-d", "openmoji-black", "--methods", "plain,bayes", "-o", "both")
     assert "has no posterior" in both.err
     assert not (tmp_path / "both").exists(), "nothing is measured before everything can be"
+
+
+def test_without_validation_images_the_temperature_is_left_out_and_the_rest_measured(run: Run, tmp_path: Path) -> None:
+    BayesVLM.from_pretrained("emoji-clip").save_pretrained(tmp_path / "posterior")
+    ran = run("posterior", "-d", "openmoji-black", "--json")
+    assert ran.code == 0, ran.err
+    sentence = "temperature was left out: no labelled images to find it on were named (--validation SET)."
+    assert f"posterior on openmoji-black: {sentence}" in ran.err
+    (result,) = json.loads(ran.out)["results"]
+    assert list(result["methods"]) == ["plain", "Bayes"]
+    assert list(result["facts"]["left_out"]) == ["temperature"]
+    assert sentence in (tmp_path / "results/report.html").read_text()
+    assert sentence in run("posterior", "-d", "openmoji-black", "--skip-existing").err, "said again"
+    tempered = run("posterior", "-d", "openmoji-black", "--validation", "validation")
+    assert "left out" not in tempered.err
+    assert " temperature " in tempered.out
+    alone = run("posterior", "-d", "openmoji-black", "--methods", "temperature")
+    assert alone.code == 2
+    assert "the method temperature needs labelled images" in alone.err
 
 
 def test_a_posterior_whose_model_has_moved(run: Run, tmp_path: Path) -> None:

@@ -28,7 +28,10 @@ def evaluate(
     ] = None,
     validation: Annotated[
         str | None,
-        typer.Option(help="Where the temperature is found. [default: the embedded validation split for emoji models]"),
+        typer.Option(
+            help="A labelled set to find the temperature on; without one the method temperature is left out. "
+            "[default for emoji models: their validation split]"
+        ),
     ] = None,
     methods: Annotated[
         str | None,
@@ -75,6 +78,7 @@ def evaluate(
     from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.data.cache import FeatureCache
     from bayesvlm.data.views import Views
+    from bayesvlm.embedded import embedded_model
     from bayesvlm.experiments.sets import open_set
     from bayesvlm.experiments.zero_shot import ZeroShot, place
     from bayesvlm.report.tables import FORMATS, render_table
@@ -104,15 +108,13 @@ def evaluate(
     results, skipped = [], []
     for name in models:
         vlm = BayesVLM.from_pretrained(name, model=model, device=device)
-        tuned_on = validation or "validation"
+        tuned_on = validation or ("validation" if embedded_model(name) else None)
         tempered = not vlm.predicts_variance if chosen is None else "temperature" in chosen
-        if tempered:
-            _check_validation(name, validation)
         run = ZeroShot(
             vlm,
             name,
             methods=chosen,
-            validation=opened(tuned_on) if tempered else None,
+            validation=opened(tuned_on) if tempered and tuned_on else None,
             views=Views(views),
             keep=keep,
             cache=store,
@@ -172,25 +174,15 @@ def _check_models(models: list[str], methods: list[str] | None, validation: str 
         if methods is None and (not folder.is_dir() or probabilistic_family(folder) is not None):
             continue  # which methods suit it is known when it is loaded
         asked = SINGLE if methods is None else methods
-        if "temperature" in asked:
-            _check_validation(name, validation)
+        if list(asked) == ["temperature"] and validation is None and embedded_model(name) is None:
+            raise BayesVLMError(
+                f"{name}: the method temperature needs labelled images to find it on; name a set with --validation."
+            )
         bayesian = any("Bayes" in method for method in asked)
         if bayesian and find_posterior(name) is None and folder.is_dir() and not brings_variances(folder):
             raise BayesVLMError(
                 f"{name} has no posterior; fit one with `bayesvlm fit`, or leave the Bayesian methods out."
             )
-
-
-def _check_validation(name: str, validation: str | None) -> None:
-    """The embedded validation split is for the embedded models."""
-    from bayesvlm.core.errors import BayesVLMError
-    from bayesvlm.embedded import embedded_model
-
-    if validation is None and embedded_model(name) is None:
-        raise BayesVLMError(
-            f"{name}: temperature scaling needs labelled images; name a set with --validation, or leave "
-            "temperature out of --methods."
-        )
 
 
 def _before(path: Path, inputs: dict[str, Any], strict: bool) -> Any:
@@ -214,6 +206,8 @@ def _before(path: Path, inputs: dict[str, Any], strict: bool) -> Any:
 def _remarks(result: Any, path: Path) -> None:
     """What a reader of the figures should know of the data."""
     facts = result.facts
+    for sentence in result.left_out:
+        remark(f"{result.model} on {result.data}: {sentence}")
     if facts["skipped"]:
         remark(f"{result.data}: skipped {len(facts['skipped'])} that cannot be read; {path} names them")
     if absent := facts["classes_without_images"]:
