@@ -235,21 +235,17 @@ def _preview(items: list[Item], lab: Callable[[Item], Lab], as_json: bool) -> No
 
 
 def _time(found: Preview) -> list[str]:
+    from bayesvlm.progress import duration
+
     passes = sum(load.encode for load in found.loads)
-    encoding = "" if not passes else "unknown" if found.seconds is None else _duration(found.seconds)
-    return [found.item, found.to_encode, encoding, _duration(found.last) if found.last else ""]
+    encoding = "" if not passes else "unknown" if found.seconds is None else duration(found.seconds)
+    return [found.item, found.to_encode, encoding, duration(found.last) if found.last else ""]
 
 
 def _size(size: int | None) -> str:
     if size is None:
         return "unknown"
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _list(as_json: bool) -> None:
