@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import math
+import os
 import pickle
 import shutil
 import subprocess
@@ -324,8 +326,13 @@ def test_an_interrupted_fit_goes_on(
     assert cut.code == 130
     assert "give the same command again" in cut.err
     assert [path.name for path in (tmp_path / "cut").iterdir()] == ["fit-in-progress.safetensors"]
+    other = run("fit", model, pairs, "--negatives", 4, "--batch-size", 4, "--out", tmp_path / "cut")
+    assert "belongs to another run: negatives is 8 there and 4 here" in other.err
+    assert other.err.startswith("error: "), "a refusal comes alone"
     calls.clear()
-    resumed = run(*arguments, "--out", tmp_path / "cut", "--json").json
+    again = run(*arguments, "--out", tmp_path / "cut", "--json")
+    assert "an interrupted run has left" in again.err
+    resumed = again.json
     assert len(calls) == 2, "16 of 24 pairs were already done"
     assert resumed["lam"] == pytest.approx(whole["lam"])
     assert not (tmp_path / "cut/fit-in-progress.safetensors").exists()
@@ -370,6 +377,16 @@ def test_every_command_explains_itself_with_an_example(run: Run) -> None:
 
 
 # What does not -------------------------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_is_said_in_words(refuse: Run, monkeypatch: pytest.MonkeyPatch, posterior: Path) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("bayesvlm.artifacts.SavedPosterior.load", full)
+    assert refuse("info", posterior).err == (
+        "error: No space left on device; check that the path is right and that the disk has room.\n"
+    )
 
 
 def test_pairs_that_cannot_be_used(refuse: Run, model: Path, pairs: Path, tmp_path: Path) -> None:
@@ -421,11 +438,12 @@ def test_options_out_of_range(refuse: Run, model: Path, pairs: Path, tmp_path: P
 
 def test_class_lists_that_cannot_be(refuse: Run, posterior: Path, pairs: Path, tmp_path: Path) -> None:
     image = pairs / "00.png"
-    assert "class list is empty" in refuse("classify", posterior, image, "--classes", " , ").err
+    assert "--classes ' , ' names no class" in refuse("classify", posterior, image, "--classes", " , ").err
     assert "'red' more than once" in refuse("classify", posterior, image, "--classes", "red,blue,red").err
     assert "Give the classes once" in refuse("classify", posterior, image).err
     (tmp_path / "names.txt").write_text("\n\n")
-    assert "class list is empty" in refuse("classify", posterior, image, "--classes-file", tmp_path / "names.txt").err
+    empty = refuse("classify", posterior, image, "--classes-file", tmp_path / "names.txt")
+    assert f"--classes-file {tmp_path / 'names.txt'} names no class" in empty.err
     assert "cannot be read" in refuse("classify", posterior, image, "--classes-file", tmp_path / "gone.txt").err
     assert (
         "no place for the class name"

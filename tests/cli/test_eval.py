@@ -219,7 +219,7 @@ def test_list(run: Run, tmp_path: Path) -> None:
         ([*CLIP, "--table", "html"], "--table 'html' is not known; use md or latex or csv"),
         ([*CLIP, "--template", "a cat"], "has no place for the class name"),
         ([*CLIP, "--methods", "tta", "--keep", "0"], "keep=0.0; it is the share"),
-        ([*CLIP, "--methods", "tta", "--views", "0"], "count is 0"),
+        ([*CLIP, "--methods", "tta", "--views", "0"], "--views is 0; expected a whole number of at least 1"),
         (["no/such-model", "-d", "openmoji-black"], "no/such-model"),
     ],
 )

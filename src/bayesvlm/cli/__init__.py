@@ -66,8 +66,6 @@ def main() -> None:
         sys.stderr.close()
         sys.exit(1)
     except OSError as error:  # a full disk, a folder that may not be written: nothing wrong with the program
-        print(
-            f"error: {error.strerror or error}: {error.filename or 'a file'}; check the path and the disk.",
-            file=sys.stderr,
-        )
+        what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or error
+        print(f"error: {what}; check that the path is right and that the disk has room.", file=sys.stderr)
         sys.exit(2)

@@ -75,7 +75,7 @@ def evaluate(
 
         bayesvlm eval --list
     """
-    from bayesvlm.core.errors import BayesVLMError
+    from bayesvlm.core.errors import BayesVLMError, check_count
     from bayesvlm.data.cache import FeatureCache
     from bayesvlm.data.views import Views
     from bayesvlm.embedded import embedded_model
@@ -98,6 +98,7 @@ def evaluate(
         raise BayesVLMError(f"--table {form!r} is not known; use {' or '.join(FORMATS)}.")
     if model is not None and len(models) > 1:
         raise BayesVLMError(f"--model {model} goes with one posterior, and there are {len(models)}; name one.")
+    check_count("--views", views)
     chosen = None if methods is None else _methods(methods)
 
     opened = partial(open_set, root=root, template=template, strict=strict)

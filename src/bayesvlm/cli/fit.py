@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from bayesvlm.cli.options import Device, Json, Out, Strict
 from bayesvlm.cli.output import emit, remark
+
+if TYPE_CHECKING:
+    from bayesvlm.data.pairs import PairSet
 
 
 def fit(
@@ -87,11 +91,9 @@ def fit(
     vlm = bare.replace(tau=tau, structure=structure)  # type: ignore[arg-type]
     source = Path(pairs).resolve().name if Path(pairs).exists() else pairs
     provenance = {"source": source, "fingerprint": found.fingerprint(), **({"split": split} if split else {})}
-    if checkpoint.exists():
-        remark(f"going on from {checkpoint}")
     try:
         vlm.fit(
-            found,
+            _announced(found, checkpoint),
             negatives,
             normalise=normalise,  # type: ignore[arg-type]
             precision=precision,  # type: ignore[arg-type]
@@ -125,3 +127,10 @@ def fit(
         f"next: bayesvlm tune {out} VALIDATION, or bayesvlm classify {out} IMAGE --classes 'cat,dog'",
     ]
     emit(result, text, as_json)
+
+
+def _announced(pairs: PairSet, checkpoint: Path) -> Iterator[Any]:
+    """The pairs. A fit asks for the first of them when it has found its checkpoint to be of the same run."""
+    if checkpoint.exists():
+        remark(f"an interrupted run has left {checkpoint}: its pairs are read to compare them, and not encoded again")
+    yield from pairs

@@ -30,5 +30,6 @@ def read_classes(listed: str | None, file: Path | None) -> list[str]:
         lines = (listed or "").split(",")
     names = [line.strip() for line in lines if line.strip()]
     if not names:
-        raise BayesVLMError(f"The class list is empty ({file or listed!r}); give at least one class name.")
+        where = f"--classes-file {file}" if file else f"--classes {listed!r}"
+        raise BayesVLMError(f"{where} names no class; give at least one, such as cat.")
     return names
