@@ -20,9 +20,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from typer.main import get_command
 
 from bayesvlm import __version__
-from bayesvlm.cli import main
+from bayesvlm.cli import app, main
 from bayesvlm.core.estimation import FactorEstimator
 from bayesvlm.models.tiny import save_tiny_clip, save_tiny_siglip
 
@@ -348,6 +349,18 @@ def test_an_image_that_becomes_readable_is_not_counted_wrongly(
     assert run(*arguments).code != 0
     (pairs / "03.png").write_bytes(good)
     assert "are not those" in refuse(*arguments).err
+
+
+def test_every_option_is_explained_in_a_sentence() -> None:
+    for command in get_command(app).commands.values():  # type: ignore[attr-defined]
+        for option in command.params:
+            text = option.help or ""
+            where = f"{command.name} {option.name}: {text!r}"
+            said = text.partition(" [")[0]
+            assert said.endswith("."), where
+            assert len(said.split()) >= 3, where
+            assert not said.startswith(("Of ", "The same")), where
+            assert said[0].isupper(), where
 
 
 def test_a_fit_skips_and_names_what_has_no_caption(run: Run, model: Path, pairs: Path, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def evaluate(
     data: Annotated[
         list[str] | None,
         typer.Option(
-            "--data", "-d", help="A set: an embedded split, a known name (--list), or a folder; NAME:SPLIT. Repeatable."
+            "--data", "-d", help="Images to test on: a name shown by --list, or a folder; NAME:SPLIT; repeatable."
         ),
     ] = None,
     validation: Annotated[
@@ -36,23 +36,23 @@ def evaluate(
     methods: Annotated[
         str | None,
         typer.Option(
-            help="Some of plain, temperature, tta, bayes, bayes+tta, separated by commas, or all; for models that "
-            "predict variances also mean, native, probcosine. [default: plain,temperature,bayes or these three]"
+            help="Methods to compare, comma-separated: plain, temperature, tta, bayes, bayes+tta; or all; for models "
+            "that predict variances mean, native, probcosine. [default: plain,temperature,bayes or these three]"
         ),
     ] = None,
-    views: Annotated[int, typer.Option(help="Views of an image for test-time augmentation.")] = 64,
-    keep: Annotated[float, typer.Option(help="Share of the views that vote: the most confident ones.")] = 0.3,
+    views: Annotated[int, typer.Option(help="How many random crops of an image vote (tta).")] = 64,
+    keep: Annotated[float, typer.Option(help="Share of the crops that vote: the surest.")] = 0.3,
     template: Annotated[
-        str | None, typer.Option(help="Prompt with {c} for the class name. [default: the set's own]")
+        str | None, typer.Option(help="The prompt, with {c} for the class name. [default: the set's own]")
     ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for results, tables and the page.")] = Path(
         "results"
     ),
-    form: Annotated[str | None, typer.Option("--table", help="Print the table as md, latex or csv.")] = None,
+    form: Annotated[str | None, typer.Option("--table", help="Print only a table: md, latex or csv.")] = None,
     root: Root = None,
     cache: Cache = None,
     skip_existing: Annotated[
-        bool, typer.Option("--skip-existing", help="Leave out what was measured already from the same inputs.")
+        bool, typer.Option("--skip-existing", help="Keep results that were measured from the same inputs.")
     ] = False,
     model: Model = None,
     listed: Annotated[bool, typer.Option("--list", help="Show the sets there are, and where each was found.")] = False,

@@ -20,23 +20,23 @@ ALL = "all"
 
 
 def reproduce(
-    name: Annotated[str | None, typer.Argument(help="A table or figure by its label in the paper, or all.")] = None,
+    name: Annotated[str | None, typer.Argument(help="A table or figure, by its name in --list; or all.")] = None,
     models: Annotated[
         list[str] | None,
-        typer.Option("--model", "-m", help="In the place of its own: a posterior or a model; repeatable."),
+        typer.Option("--model", "-m", help="A posterior or model to use instead of the item's own; repeatable."),
     ] = None,
     data: Annotated[
-        list[str] | None, typer.Option("--data", "-d", help="Sets to test on, as for `bayesvlm eval`; repeatable.")
+        list[str] | None, typer.Option("--data", "-d", help="A set to test on, as for `bayesvlm eval`; repeatable.")
     ] = None,
     pairs: Annotated[
         list[str] | None,
         typer.Option(
-            "--pairs", help="Image-text pairs: a folder, OWNER/NAME:SPLIT; the training data, then a proxy for it."
+            "--pairs", help="Image-text pairs, a folder or OWNER/NAME:SPLIT: the training data, then a proxy for it."
         ),
     ] = None,
-    validation: Annotated[str | None, typer.Option(help="Where tau and the temperature are found.")] = None,
+    validation: Annotated[str | None, typer.Option(help="A labelled set to find tau and the temperature on.")] = None,
     published: Annotated[
-        bool, typer.Option("--published", help="The paper's own models and data instead of the embedded world.")
+        bool, typer.Option("--published", help="Use the paper's own models and data, not the embedded world.")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would be loaded, from where, how large, how long it takes.")
@@ -44,8 +44,8 @@ def reproduce(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for results, pictures and the page.")] = Path(
         "reproduction"
     ),
-    views: Annotated[int, typer.Option(min=0, help="Views of an image that vote; 0 leaves voting out.")] = 64,
-    seeds: Annotated[int, typer.Option(min=1, help="Repeats of active learning.")] = 2,
+    views: Annotated[int, typer.Option(min=0, help="How many crops of an image vote; 0 for no voting.")] = 64,
+    seeds: Annotated[int, typer.Option(min=1, help="How often active learning is repeated.")] = 2,
     again: Annotated[
         bool, typer.Option("--again", help="Run again what is asked for, even where its result is kept.")
     ] = False,

@@ -13,13 +13,13 @@ from bayesvlm.cli.output import emit, remark, table
 
 
 def tune(
-    posterior: Annotated[Path, typer.Argument(help="A saved posterior; its tau and lam are replaced.")],
+    posterior: Annotated[Path, typer.Argument(help="The folder of a saved posterior; its tau and lam are replaced.")],
     validation: Annotated[
         str,
-        typer.Argument(help="Labelled images: a folder with a subfolder a class, or a known set (eval --list)."),
+        typer.Argument(help="Labelled images: a folder with a subfolder per class, or a set that `eval --list` shows."),
     ],
     template: Annotated[
-        str | None, typer.Option(help="Prompt with {c} for the class name. [default: the set's own]")
+        str | None, typer.Option(help="The prompt, with {c} for the class name. [default: the set's own]")
     ] = None,
     root: Root = None,
     cache: Cache = None,
