@@ -154,7 +154,7 @@ def test_a_model_that_predicts_variances_is_not_fitted(refuse: Run, pairs: Path,
 
 
 def test_tune_does_not_save_beside_an_embedded_posterior(refuse: Run, validation: Path) -> None:
-    assert "emoji-clip is not a folder here, and the tuned posterior" in refuse("tune", "emoji-clip", validation).err
+    assert "emoji-clip is not a folder on this machine; tune writes" in refuse("tune", "emoji-clip", validation).err
 
 
 def test_fit_tune_classify_info_merge(

@@ -90,7 +90,7 @@ def adapt(
     if search and (gamma is not None or beta is not None):
         raise BayesVLMError("--search finds gamma and beta; leave --gamma and --beta out.")
     if search and "epig" not in named:
-        raise BayesVLMError("--search finds EPIG's gamma and beta; add epig to --strategies, or leave it out.")
+        raise BayesVLMError("--search is for EPIG's gamma and beta; add epig to --strategies, or leave --search out.")
     tasks = _tasks(domains, target, classes, root, template, strict)
     protocol = Protocol(
         strategies=named,  # type: ignore[arg-type]
@@ -157,13 +157,13 @@ def _tasks(
 
     if domains != WORLD:
         if classes is not None:
-            raise BayesVLMError(f"--classes is for the world's; {domains} has its own.")
+            raise BayesVLMError(f"--classes is for the embedded world; {domains} has its own, so leave it out.")
         known = find_domains(domains)
         options: dict[str, Any] = {"root": root, "template": template, "strict": strict}
         asked = _asked(target, known.targets, tuple(known.sets))
         return _Tasks(asked, known.budgets, lambda encoder, name: domain_task(encoder, known, name, **options))
     if template is not None:
-        raise BayesVLMError("--template is for sets of photos; the world's prompts are the names alone.")
+        raise BayesVLMError("--template is not for the embedded world, whose prompts are its names; leave it out.")
     wanted = classes or KINDS
     check_choice("--classes", wanted, (KINDS, *GROUPS))
     asked = _asked(target, ("openmoji-black",), STYLES)

@@ -92,7 +92,7 @@ def classify(
     if skipped.reasons:
         remark(str(skipped))
     if not rows:
-        raise BayesVLMError(f"None of the {len(paths)} image(s) could be read.")
+        raise BayesVLMError(f"None of the {len(paths)} image(s) could be read; the reasons are above.")
     if out is not None:
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -47,7 +47,7 @@ def tune(
 
     if not posterior.is_dir():
         raise BayesVLMError(
-            f"{posterior} is not a folder here, and the tuned posterior is saved in its place; save it to one first."
+            f"{posterior} is not a folder on this machine; tune writes the new tau into it, so give a folder."
         )
     images = open_set(validation, root=root, template=template, strict=strict)
     vlm = BayesVLM.from_pretrained(posterior, model=model, device=device)

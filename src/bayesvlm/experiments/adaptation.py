@@ -47,7 +47,7 @@ class Labelled:
     def __post_init__(self) -> None:
         if len(self.features) != len(self.labels):
             raise BayesVLMError(
-                f"There are {len(self.features)} images and {len(self.labels)} labels; pairs are needed."
+                f"There are {len(self.features)} images and {len(self.labels)} labels; give one label per image."
             )
 
     def __len__(self) -> int:

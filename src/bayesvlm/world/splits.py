@@ -162,7 +162,7 @@ def load(split: str) -> Split:
 def group_of(concept: str) -> str:
     """The Unicode group of a class name."""
     if concept not in _groups():
-        raise BayesVLMError(f"There is no concept {concept!r} in the world; the classes of its splits are.")
+        raise BayesVLMError(f"There is no concept {concept!r} in the world; concepts are the classes of its splits.")
     return _groups()[concept]
 
 

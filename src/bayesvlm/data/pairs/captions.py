@@ -132,7 +132,7 @@ def _csv_rows(file: Path) -> Sequence[Mapping[str, str]]:
         else:
             rows = list(csv.DictReader(lines, delimiter=delimiter, quoting=csv.QUOTE_NONE, restkey=""))
     except csv.Error as error:
-        raise BayesVLMError(f"The captions file {file} is not readable: {error}.") from None
+        raise BayesVLMError(f"The captions file {file} is not readable: {error}; look at its quotes.") from None
     for number, row in enumerate(rows, start=1):
         if "" in row:
             mend = f"put captions with a {_DELIMITERS[delimiter]} in double quotes" if quoted else "take its tabs away"
@@ -155,7 +155,7 @@ def _jsonl_rows(file: Path) -> Sequence[Mapping[str, str]]:
         try:
             row = json.loads(line)
         except ValueError as error:
-            raise BayesVLMError(f"{file}, line {number} is not json ({error}).") from None
+            raise BayesVLMError(f"{file}, line {number} is not json ({error}); write one object per line.") from None
         if not isinstance(row, dict):
             raise BayesVLMError(f"{file}, line {number} is a {type(row).__name__}; each line must be an object.")
         rows.append(row)
@@ -170,7 +170,7 @@ def _json_pairs(file: Path, folder: Path, split: str | None, skipped: SkippedIma
     try:
         content = json.loads(text)
     except ValueError as error:
-        raise BayesVLMError(f"The captions file {file} is not json ({error}).") from None
+        raise BayesVLMError(f"The captions file {file} is not json ({error}); fetch or write it again.") from None
     if not isinstance(content, dict):
         raise BayesVLMError(f"{file} holds a {type(content).__name__}; {_LAYOUTS}.")
     images = _objects(content, "images", file)
