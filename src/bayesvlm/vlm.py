@@ -294,7 +294,7 @@ class BayesVLM:
 
     @property
     def tau(self) -> float:
-        self._check_free("tau cannot be told")
+        self._check_free("tau is not known")
         return self.settings.tau
 
     @property

@@ -112,7 +112,7 @@ def test_what_is_there_already_is_not_done_again(run: Run, tmp_path: Path, monke
     monkeypatch.setattr(ZeroShot, "run", lambda self, data: ran.append(data.name) or honest(self, data))
     second = run(*asked)
     assert ran == []
-    assert "emoji-clip on openmoji-black: there already" in second.err
+    assert "emoji-clip on openmoji-black: measured already" in second.err
     third = run(*asked, "--methods", "plain,bayes")
     assert ran == ["openmoji-black"]
     assert "was made from other inputs, so it is measured again" in third.err

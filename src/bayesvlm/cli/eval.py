@@ -125,7 +125,7 @@ def evaluate(
             path = place(out, name, labelled.name)
             result = _before(path, run.inputs(labelled), strict) if skip_existing else None
             if result is not None:
-                remark(f"{name} on {labelled.name}: there already, in {path}")
+                remark(f"{name} on {labelled.name}: measured already, kept in {path}")
                 skipped.append(str(path))
             else:
                 result = run.run(labelled)

@@ -211,7 +211,7 @@ def _claims(done: list[Done]) -> Any:
         if each.finding is not None
         for claim in each.finding.claims
     ]
-    return table("what is said", ["claim", "here", "the figure"], rows, texts=3)
+    return table("claims, checked", ["claim", "verdict here", "figures"], rows, texts=3)
 
 
 def _preview(items: list[Item], lab: Callable[[Item], Lab], as_json: bool) -> None:
@@ -225,9 +225,8 @@ def _preview(items: list[Item], lab: Callable[[Item], Lab], as_json: bool) -> No
         for load in known.values()
     ]
     text: list[Any] = [table("would be loaded", ["what", "name", "from where", "count", "size"], rows, texts=3)]
-    text.append(
-        table("would take", ["item", "to encode", "encoding", "the last time"], [_time(each) for each in found])
-    )
+    times = ["item", "images to encode", "time to encode", "last whole run"]
+    text.append(table("would take", times, [_time(each) for each in found]))
     text += list(dict.fromkeys(each.how for each in found if each.how != "nothing to encode"))
     absent = [load.name for load in known.values() if not load.here]
     text.append(f"not on this machine: {', '.join(absent)}" if absent else "everything is on this machine")
