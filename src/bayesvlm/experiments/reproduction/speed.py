@@ -65,15 +65,15 @@ def _flops_per_second(device: torch.device) -> float:
             torch.cuda.synchronize(device)
 
     with torch.inference_mode():
-        return _BATCH * flops_per_image(REFERENCE) / _timed(run)
+        return _BATCH * flops_per_image(REFERENCE) / _timed(run, seconds=3.0)
 
 
-def _timed(work: Callable[[], Any]) -> float:
-    """The shortest of three runs, after one to warm up."""
+def _timed(work: Callable[[], Any], seconds: float = 0.0) -> float:
+    """The shortest of three runs, or of as many as `seconds` allow, after one to warm up."""
     work()
-    best = float("inf")
-    for _ in range(3):
+    times: list[float] = []
+    while len(times) < 3 or sum(times) < seconds:
         started = time.perf_counter()
         work()
-        best = min(best, time.perf_counter() - started)
-    return best
+        times.append(time.perf_counter() - started)
+    return min(times)
