@@ -40,14 +40,14 @@ def label_indices(
     if len(labels) != inputs:
         raise BayesVLMError(f"There are {inputs} inputs and {len(labels)} labels; each input needs one.")
     if inputs == 0:
-        raise BayesVLMError("There are no labelled inputs to tune on.")
+        raise BayesVLMError("There are no labelled inputs; give at least one.")
     if not isinstance(labels, Tensor) and isinstance(labels[0], str):
         if names is None:
             raise BayesVLMError("The labels are names but the classes are Features; pass integer labels.")
         index = {name: i for i, name in enumerate(names)}
         unknown = sorted({str(label) for label in labels if label not in index})
         if unknown:
-            raise BayesVLMError(f"Labels {unknown[:5]} are not in the class list of {len(names)}.")
+            raise BayesVLMError(f"Labels {unknown[:5]} are not among the {len(names)} classes; name classes.")
         return torch.tensor([index[str(label)] for label in labels])
     target = torch.as_tensor(labels)
     if target.is_floating_point() or target.ndim != 1:
@@ -56,7 +56,7 @@ def label_indices(
         )
     if int(target.min()) < 0 or int(target.max()) >= classes:
         raise BayesVLMError(
-            f"Labels run from {int(target.min())} to {int(target.max())}, but there are {classes} classes "
-            f"(0 to {classes - 1})."
+            f"Labels run from {int(target.min())} to {int(target.max())}, but there are {classes} classes; "
+            f"number them 0 to {classes - 1}."
         )
     return target.long()

@@ -1,4 +1,4 @@
-"""Progress on long work: a bar on a terminal, silence elsewhere."""
+"""Progress on long work: a bar on a terminal, silence elsewhere; how long it took or will take, in words."""
 
 from __future__ import annotations
 
@@ -34,3 +34,16 @@ def progress_bar(
     with Progress(*columns, console=console, disable=not enabled, transient=True) as bar:
         task = bar.add_task(description, total=total)
         yield lambda steps: bar.advance(task, steps)
+
+
+def duration(seconds: float) -> str:
+    """Seconds, minutes, hours or days, whichever a person would say.
+
+    >>> [duration(seconds) for seconds in (0.42, 89, 1000, 20_000, 48_789_720)]
+    ['0.4 s', '89 s', '17 min', '5.6 h', '565 days']
+    """
+    if seconds < 90:
+        return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
+    if seconds < 90 * 60:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:,.0f} days"

@@ -131,7 +131,7 @@ class BayesVLM:
         if folder is None:
             if model is not None:
                 raise BayesVLMError(
-                    f"{name} is a model, not a saved posterior; model={str(model)!r} goes with the latter."
+                    f"{name} is a model and no saved posterior, so model={str(model)!r} has no use; leave it out."
                 )
             return cls._from_adapter(load_adapter(str(name), device=target, dtype=dtype, revision=revision))
         saved = SavedPosterior.load(folder)
@@ -294,7 +294,7 @@ class BayesVLM:
 
     @property
     def tau(self) -> float:
-        self._check_free("tau cannot be told")
+        self._check_free("tau is not known")
         return self.settings.tau
 
     @property
@@ -497,7 +497,7 @@ class BayesVLM:
         names = class_names(classes)
         if method == "mean" and not self.fitted:
             raise BayesVLMError(
-                "There is no posterior, and so no moments; vlm.plain gives the probabilities of the mean."
+                "method='mean' needs a posterior, and there is none; vlm.plain gives the same probabilities."
             )
         if method == "native" and not self.predicts_variance:
             name = self.adapter.name if self.adapter else "This model"

@@ -91,8 +91,8 @@ def test_domains_of_ones_own(run: Run, tmp_path: Path) -> None:
         (("--strategies", "random,magic"), "'magic' is not one of random"),
         (("--gamma", "-1"), "gamma=-1.0; it must be a finite number of at least 0"),
         (("--search", "--beta", "1"), "--search finds gamma and beta"),
-        (("--template", "a {c}"), "--template is for sets of photos"),
-        (("--search", "--strategies", "random"), "--search finds EPIG's gamma and beta; add epig"),
+        (("--template", "a {c}"), "--template is not for the embedded world"),
+        (("--search", "--strategies", "random"), "--search is for EPIG's gamma and beta; add epig"),
         (("--budgets", "100000"), "The largest budget is 100000 and the pool of openmoji-black"),
     ],
 )
@@ -106,7 +106,7 @@ def test_what_is_refused(run: Run, tmp_path: Path, change: tuple[str, ...], sent
 def test_what_is_refused_of_other_domains(run: Run) -> None:
     for asked, sentence in (
         (("--domains", "officehome", "--target", "Photo"), "--target='Photo' is not known; use 'Art' or"),
-        (("--domains", "officehome", "--classes", "kinds"), "--classes is for the world's; officehome has its own."),
+        (("--domains", "officehome", "--classes", "kinds"), "--classes is for the embedded world; officehome has"),
         (("--domains", "office"), "'office' is neither one of world, officehome, imagenet-variants nor a folder"),
         (("--domains", "officehome"), "Office-Home is not in data/officehome; unpack"),
     ):

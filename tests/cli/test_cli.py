@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import math
+import os
 import pickle
 import shutil
 import subprocess
@@ -18,9 +20,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from typer.main import get_command
 
 from bayesvlm import __version__
-from bayesvlm.cli import main
+from bayesvlm.cli import app, main
 from bayesvlm.core.estimation import FactorEstimator
 from bayesvlm.models.tiny import save_tiny_clip, save_tiny_siglip
 
@@ -151,7 +154,7 @@ def test_a_model_that_predicts_variances_is_not_fitted(refuse: Run, pairs: Path,
 
 
 def test_tune_does_not_save_beside_an_embedded_posterior(refuse: Run, validation: Path) -> None:
-    assert "emoji-clip is not a folder here, and the tuned posterior" in refuse("tune", "emoji-clip", validation).err
+    assert "emoji-clip is not a folder on this machine; tune writes" in refuse("tune", "emoji-clip", validation).err
 
 
 def test_fit_tune_classify_info_merge(
@@ -307,7 +310,7 @@ def test_corrupt_images_are_skipped_counted_and_named(
     result = run("fit", model, pairs, "--out", tmp_path / "out", "--json")
     assert result.json["pairs"] == 23
     assert list(result.json["skipped"]) == [str(pairs / "03.png")]
-    assert "skipped 1 that cannot be read" in result.err
+    assert "skipped 1 that cannot be used" in result.err
     assert "03.png" in result.err
     assert json.loads((tmp_path / "out/config.json").read_text())["provenance"]["skipped_images"] == 1
     assert "03.png" in refuse("fit", model, pairs, "--out", tmp_path / "strict", "--strict").err
@@ -324,8 +327,13 @@ def test_an_interrupted_fit_goes_on(
     assert cut.code == 130
     assert "give the same command again" in cut.err
     assert [path.name for path in (tmp_path / "cut").iterdir()] == ["fit-in-progress.safetensors"]
+    other = run("fit", model, pairs, "--negatives", 4, "--batch-size", 4, "--out", tmp_path / "cut")
+    assert "belongs to another run: negatives is 8 there and 4 here" in other.err
+    assert other.err.startswith("error: "), "a refusal comes alone"
     calls.clear()
-    resumed = run(*arguments, "--out", tmp_path / "cut", "--json").json
+    again = run(*arguments, "--out", tmp_path / "cut", "--json")
+    assert "an interrupted run has left" in again.err
+    resumed = again.json
     assert len(calls) == 2, "16 of 24 pairs were already done"
     assert resumed["lam"] == pytest.approx(whole["lam"])
     assert not (tmp_path / "cut/fit-in-progress.safetensors").exists()
@@ -343,6 +351,36 @@ def test_an_image_that_becomes_readable_is_not_counted_wrongly(
     assert "are not those" in refuse(*arguments).err
 
 
+def test_every_option_is_explained_in_a_sentence() -> None:
+    for command in get_command(app).commands.values():  # type: ignore[attr-defined]
+        for option in command.params:
+            text = option.help or ""
+            where = f"{command.name} {option.name}: {text!r}"
+            said = text.partition(" [")[0]
+            assert said.endswith("."), where
+            assert len(said.split()) >= 3, where
+            assert not said.startswith(("Of ", "The same")), where
+            assert said[0].isupper(), where
+
+
+def test_a_fit_skips_and_names_what_has_no_caption(run: Run, model: Path, pairs: Path, tmp_path: Path) -> None:
+    table = pairs / "captions.csv"
+    rows = table.read_text().splitlines()
+    table.write_text("\n".join([*rows[:3], "02.png,", *rows[4:]]) + "\n")
+    beside = tmp_path / "beside"
+    beside.mkdir()
+    for index in range(6):
+        shutil.copy(pairs / f"{index:02}.png", beside)
+        if index != 4:
+            (beside / f"{index:02}.txt").write_text(f"number {index}")
+    for source, count, named in ((pairs, 23, "captions.csv, entry 3"), (beside, 5, "04.png has no caption")):
+        ran = run("fit", model, source, "--out", tmp_path / source.name / "posterior", "--json")
+        assert ran.json["pairs"] == count
+        assert len(ran.json["skipped"]) == 1
+        assert "skipped 1 that cannot be used" in ran.err
+        assert named in ran.err
+
+
 def test_every_command_explains_itself_with_an_example(run: Run) -> None:
     assert "Commands" in run("--help").out
     for command in ("demo", "fit", "tune", "eval", "classify", "info", "convert", "merge"):
@@ -352,6 +390,16 @@ def test_every_command_explains_itself_with_an_example(run: Run) -> None:
 
 
 # What does not -------------------------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_is_said_in_words(refuse: Run, monkeypatch: pytest.MonkeyPatch, posterior: Path) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("bayesvlm.artifacts.SavedPosterior.load", full)
+    assert refuse("info", posterior).err == (
+        "error: No space left on device; check that the path is right and that the disk has room.\n"
+    )
 
 
 def test_pairs_that_cannot_be_used(refuse: Run, model: Path, pairs: Path, tmp_path: Path) -> None:
@@ -403,11 +451,12 @@ def test_options_out_of_range(refuse: Run, model: Path, pairs: Path, tmp_path: P
 
 def test_class_lists_that_cannot_be(refuse: Run, posterior: Path, pairs: Path, tmp_path: Path) -> None:
     image = pairs / "00.png"
-    assert "class list is empty" in refuse("classify", posterior, image, "--classes", " , ").err
+    assert "--classes ' , ' names no class" in refuse("classify", posterior, image, "--classes", " , ").err
     assert "'red' more than once" in refuse("classify", posterior, image, "--classes", "red,blue,red").err
     assert "Give the classes once" in refuse("classify", posterior, image).err
     (tmp_path / "names.txt").write_text("\n\n")
-    assert "class list is empty" in refuse("classify", posterior, image, "--classes-file", tmp_path / "names.txt").err
+    empty = refuse("classify", posterior, image, "--classes-file", tmp_path / "names.txt")
+    assert f"--classes-file {tmp_path / 'names.txt'} names no class" in empty.err
     assert "cannot be read" in refuse("classify", posterior, image, "--classes-file", tmp_path / "gone.txt").err
     assert (
         "no place for the class name"

@@ -112,7 +112,7 @@ def test_what_is_there_already_is_not_done_again(run: Run, tmp_path: Path, monke
     monkeypatch.setattr(ZeroShot, "run", lambda self, data: ran.append(data.name) or honest(self, data))
     second = run(*asked)
     assert ran == []
-    assert "emoji-clip on openmoji-black: there already" in second.err
+    assert "emoji-clip on openmoji-black: measured already" in second.err
     third = run(*asked, "--methods", "plain,bayes")
     assert ran == ["openmoji-black"]
     assert "was made from other inputs, so it is measured again" in third.err
@@ -219,7 +219,7 @@ def test_list(run: Run, tmp_path: Path) -> None:
         ([*CLIP, "--table", "html"], "--table 'html' is not known; use md or latex or csv"),
         ([*CLIP, "--template", "a cat"], "has no place for the class name"),
         ([*CLIP, "--methods", "tta", "--keep", "0"], "keep=0.0; it is the share"),
-        ([*CLIP, "--methods", "tta", "--views", "0"], "count is 0"),
+        ([*CLIP, "--methods", "tta", "--views", "0"], "--views is 0; expected a whole number of at least 1"),
         (["no/such-model", "-d", "openmoji-black"], "no/such-model"),
     ],
 )
@@ -243,11 +243,29 @@ def test_a_model_without_a_posterior(run: Run, tmp_path: Path) -> None:
 
     model = save_tiny_clip(tmp_path / "tiny")
     assert "has no posterior; fit one" in run(model, "-d", "openmoji-black", "--validation", "validation").err
-    assert "needs labelled images; name a set with --validation" in run(model, "-d", "openmoji-black").err
     assert run(model, "-d", "openmoji-black", "--methods", "plain").code == 0
     both = run("emoji-clip", model, "-d", "openmoji-black", "--methods", "plain,bayes", "-o", "both")
     assert "has no posterior" in both.err
     assert not (tmp_path / "both").exists(), "nothing is measured before everything can be"
+
+
+def test_without_validation_images_the_temperature_is_left_out_and_the_rest_measured(run: Run, tmp_path: Path) -> None:
+    BayesVLM.from_pretrained("emoji-clip").save_pretrained(tmp_path / "posterior")
+    ran = run("posterior", "-d", "openmoji-black", "--json")
+    assert ran.code == 0, ran.err
+    sentence = "temperature was left out: no labelled images to find it on were named (--validation SET)."
+    assert f"posterior on openmoji-black: {sentence}" in ran.err
+    (result,) = json.loads(ran.out)["results"]
+    assert list(result["methods"]) == ["plain", "Bayes"]
+    assert list(result["facts"]["left_out"]) == ["temperature"]
+    assert sentence in (tmp_path / "results/report.html").read_text()
+    assert sentence in run("posterior", "-d", "openmoji-black", "--skip-existing").err, "said again"
+    tempered = run("posterior", "-d", "openmoji-black", "--validation", "validation")
+    assert "left out" not in tempered.err
+    assert " temperature " in tempered.out
+    alone = run("posterior", "-d", "openmoji-black", "--methods", "temperature")
+    assert alone.code == 2
+    assert "the method temperature needs labelled images" in alone.err
 
 
 def test_a_posterior_whose_model_has_moved(run: Run, tmp_path: Path) -> None:

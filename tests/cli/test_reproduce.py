@@ -134,6 +134,25 @@ def test_all_goes_on_where_it_was_and_past_what_fails(run: Run, tmp_path: Path) 
     assert alone.err.strip().splitlines()[-1] == "error: there is nothing to measure; add some."
 
 
+def test_again_does_one_item_again_and_deletes_nothing(run: Run, tmp_path: Path) -> None:
+    options = ("--views", 0, "-d", "openmoji-black", "-m", "emoji-clip")
+    assert run("uq_results_clip", *options).code == 0
+    out = tmp_path / "reproduction"
+    (result,) = out.glob("kept/*/zero-shot/emoji-clip/openmoji-black.json")
+    other = result.parent.parent / "other-model" / "other-set.json"
+    notes = out / "kept" / "notes.txt"
+    elsewhere = out / "another_item.json"
+    for path in (other, notes, elsewhere):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("mine")
+    before = result.stat().st_ino, json.loads(result.read_text())["facts"]["seconds"]
+    assert run("uq_results_clip", *options).code == 0
+    assert (result.stat().st_ino, json.loads(result.read_text())["facts"]["seconds"]) == before
+    assert run("uq_results_clip", *options, "--again").code == 0
+    assert json.loads(result.read_text())["facts"]["seconds"] != before[1], "it was measured again"
+    assert all(path.read_text() == "mine" for path in (other, notes, elsewhere))
+
+
 @pytest.mark.usefixtures("two_items")
 def test_an_interrupted_run_says_what_is_kept(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object, **__: object) -> None:
@@ -166,6 +185,7 @@ def test_a_dry_run_loads_nothing_that_is_not_here(run: Run, tmp_path: Path) -> N
     sizes = {load["name"]: load for load in loads["loads"]}
     assert sizes["food101"]["encode"] == 25250 * 65
     assert loads["seconds"] > 0
+    assert "measured on this machine with random weights of CLIP-Base's shape" in ran.out
 
 
 def test_a_dry_run_knows_the_cache(run: Run) -> None:

@@ -114,7 +114,7 @@ def test_what_cannot_be_read_is_skipped_and_named(run: Run, folders: Path) -> No
     (folders / "pool/broken.png").write_bytes(b"no image")
     code, _, err = run(*ASKED, "--strategy", "random")
     assert code == 0
-    assert "skipped 1 that cannot be read" in err
+    assert "skipped 1 that cannot be used" in err
     assert "broken.png" in err
 
 

@@ -179,5 +179,5 @@ def test_a_log_variance_goes_with_its_row() -> None:
         Features.concatenate([given, Features(normal(4, 3, seed=0))])
     with pytest.raises(BayesVLMError, match="4 rows of activations but 3 of log_variance"):
         Features(normal(4, 3, seed=0), log_variance=normal(3, 3, seed=1))
-    with pytest.raises(BayesVLMError, match="give one prompt a class"):
+    with pytest.raises(BayesVLMError, match="give one prompt per class"):
         given.pooled(torch.tensor([0, 0, 1, 1]), 2)

@@ -54,7 +54,7 @@ def test_an_elongated_image_gives_its_middle() -> None:
 
 
 def test_bad_values() -> None:
-    with pytest.raises(BayesVLMError, match="count is 0"):
+    with pytest.raises(BayesVLMError, match="The number of views is 0"):
         Views(0)
     with pytest.raises(BayesVLMError, match=r"smallest=0\.0; it is a share"):
         Views(4, smallest=0.0)

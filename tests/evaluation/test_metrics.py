@@ -349,7 +349,7 @@ LABELS = torch.tensor([0, 1])
         (GOOD, LABELS.float(), r"labels has shape \[2\] and torch.float32; it must be integers \[N\]"),
         (GOOD, LABELS.bool(), r"labels has shape \[2\] and torch.bool; it must be integers \[N\]"),
         (GOOD, LABELS[None], r"labels has shape \[1, 2\] and torch.int64; it must be integers \[N\]"),
-        (GOOD, LABELS[:1], "probs has 2 rows and there are 1 labels; give one label a row"),
+        (GOOD, LABELS[:1], "probs has 2 rows and there are 1 labels; give one label per row"),
         (GOOD, LABELS + 1, "labels run from 1 to 2, but probs has 2 classes; number them 0 to 1"),
         (GOOD, LABELS - 1, "labels run from -1 to 0, but probs has 2 classes"),
         (torch.tensor([[0.5, 0.5], [math.nan, 1.0]]), LABELS, "probs holds NaN or Inf, first in row 1"),

@@ -143,8 +143,8 @@ def test_a_ranking_needs_both_kinds(function: Any, flag: bool) -> None:
 def test_bad_inputs_are_refused_in_a_sentence(function: Any, values: str, flags: str) -> None:
     numbers, kinds = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([True, False, True])
     for given_numbers, given_kinds, sentence in (
-        (numbers[None], kinds[None], rf"{values} has shape \[1, 3\]; it must be \[N\], one number an input"),
-        (numbers[:0], kinds[:0], rf"{values} has shape \[0\]; it must be \[N\], one number an input, at least one"),
+        (numbers[None], kinds[None], rf"{values} has shape \[1, 3\]; it must be \[N\], one number per input"),
+        (numbers[:0], kinds[:0], rf"{values} has shape \[0\]; it must be \[N\], one number per input, at least one"),
         (
             numbers,
             kinds[:2],

@@ -14,6 +14,7 @@ from bayesvlm import BayesVLM, BayesVLMError, Features
 from bayesvlm.active import STRATEGIES, Epig, finetune, select
 from bayesvlm.evaluation import balanced_accuracy, nlpd
 from bayesvlm.experiments.adaptation import SCHEMA, Adaptation, Labelled, Protocol, Run, Task, advantage, curves
+from bayesvlm.experiments.earlier import Earlier
 from bayesvlm.report.adaptation import verdicts, write_adaptation
 
 CLASSES = 3
@@ -84,6 +85,18 @@ def test_runs_that_are_there_are_read(
     assert [(run.picks, run.points, run.domains) for run in again] == [
         (run.picks, run.points, run.domains) for run in first
     ]
+
+
+def test_runs_of_an_earlier_time_are_done_again_once(
+    vlm: BayesVLM, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = replace(PROTOCOL, strategies=("random",), seeds=(0,))
+    Adaptation(vlm, task, one, tmp_path).run()
+    earlier, done, honest = Earlier.below(tmp_path), [], Adaptation._run
+    monkeypatch.setattr(Adaptation, "_run", lambda self, s, seed: done.append((s, seed)) or honest(self, s, seed))
+    for _ in range(2):
+        Adaptation(vlm, task, one, tmp_path, earlier).run()
+    assert done == [("random", 0)]
 
 
 @pytest.mark.parametrize(
@@ -159,7 +172,7 @@ def test_curves_and_advantages_pair_the_seeds() -> None:
     wide = [made("epig", seed, 2.0 + seed - 0.5 * (seed + 0.2)) for seed in range(3)]
     gap = advantage([*runs[:3], *wide], "epig", "random", 50)
     assert 2 < gap.value / gap.standard_error < 4.3, "beyond two standard errors, not beyond what three seeds can tell"
-    assert "not told apart: epig" in verdicts([*runs[:3], *wide])[1]
+    assert "no significant difference: epig" in verdicts([*runs[:3], *wide])[1]
     assert "One seed tells no strategy" in verdicts([made("random", 0, 2.0), made("epig", 0, 1.0)])[0]
     with pytest.raises(BayesVLMError, match="no seed in common"):
         advantage([made("random", 0, 1.0), made("epig", 1, 1.0)], "epig", "random", 50)

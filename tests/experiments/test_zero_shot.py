@@ -188,8 +188,9 @@ def test_a_later_schema(result: Result, tmp_path: Path) -> None:
 def test_what_is_missing_is_said(vlm: BayesVLM) -> None:
     with pytest.raises(BayesVLMError, match="emoji-clip has no posterior; fit one with `bayesvlm fit`"):
         ready(vlm.without_posterior(), None)
-    with pytest.raises(BayesVLMError, match="The method 'temperature' needs a validation set"):
-        ready(vlm, None, validation=None)
+    with pytest.raises(BayesVLMError, match=r"The method 'temperature' needs labelled .* name a validation set"):
+        ready(vlm, None, methods=("temperature",), validation=None)
+    assert ready(vlm, None, validation=None).methods == tuple(method for method in METHODS if method != "temperature")
     with pytest.raises(BayesVLMError, match="has no place for the class name"):
         ready(vlm, None, template="a photo of a cat")
     ready(vlm.without_posterior(), None, methods=("plain",), validation=None).run(thinned("openmoji-black"))

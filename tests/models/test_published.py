@@ -116,7 +116,7 @@ def test_what_needs_factors_is_refused(vlm: BayesVLM, tmp_path: Path) -> None:
         vlm.save_pretrained(tmp_path / "saved")
     with pytest.raises(BayesVLMError, match="no factors to read"):
         _ = vlm.lam
-    with pytest.raises(BayesVLMError, match="tau cannot be told"):
+    with pytest.raises(BayesVLMError, match="tau is not known"):
         _ = vlm.tau
     with pytest.raises(BayesVLMError, match="no tau to tune"):
         vlm.tune(images, labels, texts)

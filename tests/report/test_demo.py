@@ -338,7 +338,7 @@ def test_facts_and_sentences_reach_the_reader(page: Page, html: str) -> None:
         "fitted on": "4,321 image-caption pairs",
         "pseudo-count tau": "12.3",
         "temperature": "1.75",
-        "time": "5 s",
+        "time": "5.4 s",
     }
     text, demo = Parsed(html).text, make()
     for sentence in (*verdicts(demo), reliability_sentence(demo), novelty_sentence(demo), corruption_sentence(demo)):

@@ -254,10 +254,10 @@ def _config_from(raw: Mapping[str, Any], path: Path) -> PosteriorConfig:
         for name, kinds in _KINDS.items():
             if raw[name] is not None and (isinstance(raw[name], bool) or not isinstance(raw[name], kinds)):
                 raise BayesVLMError(
-                    f"{name} is {raw[name]!r}; that is not of its kind; fit or copy the posterior again."
+                    f"{name} is {raw[name]!r}, a value of the wrong type; fit or copy the posterior again."
                 )
         if raw["encoder_weights"] is not None and raw["weights"] is None:
-            raise BayesVLMError("encoder_weights are there, weights are not; fit or copy the posterior again.")
+            raise BayesVLMError("It has encoder_weights but no weights; fit or copy the posterior again.")
         for name in ("weights", "encoder_weights"):
             if raw[name] is not None and not isinstance(raw[name].get("float32"), str):
                 raise BayesVLMError(f"{name} must hold the projections' hashes by dtype, float32 among them.")

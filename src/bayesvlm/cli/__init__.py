@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -54,6 +55,8 @@ def main() -> None:
     """Run the command line; the entry point of the console script."""
     from bayesvlm.core.errors import BayesVLMError
 
+    # Read when torch is loaded. Threads that spin while they wait slow everything down where cores are shared.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         app()
     except BayesVLMError as error:
@@ -63,8 +66,6 @@ def main() -> None:
         sys.stderr.close()
         sys.exit(1)
     except OSError as error:  # a full disk, a folder that may not be written: nothing wrong with the program
-        print(
-            f"error: {error.strerror or error}: {error.filename or 'a file'}; check the path and the disk.",
-            file=sys.stderr,
-        )
+        what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or error
+        print(f"error: {what}; check that the path is right and that the disk has room.", file=sys.stderr)
         sys.exit(2)

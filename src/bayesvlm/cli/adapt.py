@@ -29,29 +29,25 @@ def adapt(
     ] = None,
     domains: Annotated[
         str,
-        typer.Option(help="world, officehome, imagenet-variants, or a folder: domains with class folders in them."),
+        typer.Option(help="The collection of domains: world, officehome, imagenet-variants, or a folder of them."),
     ] = WORLD,
     classes: Annotated[
         str | None,
-        typer.Option(
-            help="world: kinds (the eight Unicode groups), GROUP (its concepts), GROUP/kinds. [default: kinds]"
-        ),
+        typer.Option(help="Classes of the world: kinds (Unicode groups), GROUP, or GROUP/kinds. [default: kinds]"),
     ] = None,
-    strategies: Annotated[str, typer.Option(help="Separated by commas, or all.")] = "all",
+    strategies: Annotated[str, typer.Option(help="Strategies to compare, separated by commas, or all.")] = "all",
     budgets: Annotated[
-        str | None, typer.Option(help="Labels, separated by commas. [default: 10,25,50,75,100,150,200]")
+        str | None, typer.Option(help="Numbers of labels to measure at. [default: 10,25,50,75,100,150,200]")
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Repeats.")] = 5,
-    lr: Annotated[float, typer.Option("--lr", help="Of the fine-tuning.")] = 1e-4,
-    epochs: Annotated[int, typer.Option(help="Of the fine-tuning; the best on validation images is kept.")] = 100,
-    gamma: Annotated[float | None, typer.Option(help="EPIG: rate of its online gradient steps.")] = None,
-    beta: Annotated[float | None, typer.Option(help="EPIG: weight of a chosen image in its online factors.")] = None,
-    search: Annotated[
-        bool, typer.Option("--search", help="Find gamma and beta by validation NLPD, on the paper's grid.")
-    ] = False,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for runs and the page.")] = Path("adaptation"),
+    seeds: Annotated[int, typer.Option(min=1, help="How often each strategy is repeated.")] = 5,
+    lr: Annotated[float, typer.Option("--lr", help="Learning rate of the fine-tuning.")] = 1e-4,
+    epochs: Annotated[int, typer.Option(help="Epochs of fine-tuning; the best one is kept.")] = 100,
+    gamma: Annotated[float | None, typer.Option(help="Learning rate of EPIG's online steps.")] = None,
+    beta: Annotated[float | None, typer.Option(help="Weight of a chosen image in EPIG's online steps.")] = None,
+    search: Annotated[bool, typer.Option("--search", help="Find EPIG's gamma and beta on validation images.")] = False,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the runs and the page.")] = Path("adaptation"),
     template: Annotated[
-        str | None, typer.Option(help="Prompt around each class name; {c} is the name. [default: the set's]")
+        str | None, typer.Option(help="The prompt, with {c} for the class name. [default: the set's]")
     ] = None,
     model: Model = None,
     root: Root = None,
@@ -94,7 +90,7 @@ def adapt(
     if search and (gamma is not None or beta is not None):
         raise BayesVLMError("--search finds gamma and beta; leave --gamma and --beta out.")
     if search and "epig" not in named:
-        raise BayesVLMError("--search finds EPIG's gamma and beta; add epig to --strategies, or leave it out.")
+        raise BayesVLMError("--search is for EPIG's gamma and beta; add epig to --strategies, or leave --search out.")
     tasks = _tasks(domains, target, classes, root, template, strict)
     protocol = Protocol(
         strategies=named,  # type: ignore[arg-type]
@@ -160,13 +156,13 @@ def _tasks(
 
     if domains != WORLD:
         if classes is not None:
-            raise BayesVLMError(f"--classes is for the world's; {domains} has its own.")
+            raise BayesVLMError(f"--classes is for the embedded world; {domains} has its own, so leave it out.")
         known = find_domains(domains)
         options: dict[str, Any] = {"root": root, "template": template, "strict": strict}
         asked = _asked(target, known.targets, tuple(known.sets))
         return _Tasks(asked, known.budgets, lambda encoder, name: domain_task(encoder, known, name, **options))
     if template is not None:
-        raise BayesVLMError("--template is for sets of photos; the world's prompts are the names alone.")
+        raise BayesVLMError("--template is not for the embedded world, whose prompts are its names; leave it out.")
     wanted = classes or KINDS
     check_choice("--classes", wanted, CLASSES)
     asked = _asked(target, ("openmoji-black",), STYLES)

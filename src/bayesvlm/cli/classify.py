@@ -22,15 +22,21 @@ def classify(
     ],
     images: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
     classes: Annotated[str | None, typer.Option("--classes", help="Class names, separated by commas.")] = None,
-    classes_file: Annotated[Path | None, typer.Option("--classes-file", help="Class names, one a line.")] = None,
+    classes_file: Annotated[
+        Path | None, typer.Option("--classes-file", help="A file of class names, one per line.")
+    ] = None,
     template: Template = "a photo of a {c}.",
     top: Annotated[int, typer.Option(min=1, help="Classes to show for each image.")] = 1,
-    level: Annotated[float, typer.Option(help="Of the credible interval of the cosine.")] = 0.95,
-    link: Annotated[str | None, typer.Option(help="probit, centred or mc. [default: the posterior's]")] = None,
+    level: Annotated[float, typer.Option(help="Probability that the interval of the cosine covers.")] = 0.95,
+    link: Annotated[
+        str | None, typer.Option(help="How cosines become probabilities: probit, centred or mc. [default: as saved]")
+    ] = None,
     method: Annotated[
-        str, typer.Option(help="probcosine; mean, without variances; native, of models that predict variances.")
+        str, typer.Option(help="What predicts: probcosine, mean (no variances), native (the model's own score).")
     ] = "probcosine",
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Also write the results here, json lines.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="A file to write the results to as json lines.")
+    ] = None,
     model: Model = None,
     device: Device = None,
     strict: Strict = False,
@@ -86,7 +92,7 @@ def classify(
     if skipped.reasons:
         remark(str(skipped))
     if not rows:
-        raise BayesVLMError(f"None of the {len(paths)} image(s) could be read.")
+        raise BayesVLMError(f"None of the {len(paths)} image(s) could be read; the reasons are above.")
     if out is not None:
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         out.parent.mkdir(parents=True, exist_ok=True)

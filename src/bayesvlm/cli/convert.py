@@ -12,16 +12,14 @@ from bayesvlm.cli.output import emit
 
 
 def convert(
-    published: Annotated[
-        Path, typer.Argument(help="Folder with A_img_analytic.pt, ..., prior_precision_analytic.json.")
-    ],
+    published: Annotated[Path, typer.Argument(help="The authors' folder, with A_img_analytic.pt and others.")],
     out: Out,
     model: Annotated[
         str | None,
-        typer.Option("--model", help="The model the factors are for; ties the posterior to its weights."),
+        typer.Option("--model", help="The model (Hub id or folder) that the factors belong to."),
     ] = None,
-    pairs: Annotated[int, typer.Option(help="Pairs the factors were estimated on; the folder does not say.")] = 327680,
-    loss: Annotated[str, typer.Option(help="Without --model: infonce or sigmoid.")] = "infonce",
+    pairs: Annotated[int, typer.Option(help="How many pairs the factors were estimated on.")] = 327680,
+    loss: Annotated[str, typer.Option(help="The model's loss, without --model: infonce or sigmoid.")] = "infonce",
     device: Device = None,
     as_json: Json = False,
 ) -> None:

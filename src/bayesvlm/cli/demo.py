@@ -36,6 +36,7 @@ def demo(
     from bayesvlm.embedded import embedded_model
     from bayesvlm.experiments.demo import run_demo
     from bayesvlm.experiments.methods import SINGLE
+    from bayesvlm.progress import duration
     from bayesvlm.report.demo import next_commands, verdicts, write_demo
     from bayesvlm.report.writing import write_whole
     from bayesvlm.vlm import BayesVLM
@@ -68,7 +69,7 @@ def demo(
     text: list[Any] = [
         table("plain / temperature / Bayes", ["set", "top-1 %", "NLPD", "ECE %"], rows),
         " ".join(verdicts(found)).replace("**", ""),
-        f"done in {seconds:.0f} s; the report is {report}",
+        f"done in {duration(seconds)}; the report is {report}",
         "try next:",
         *(f"  {command}    # {comment}" for command, comment in next_commands(out, model)),
     ]

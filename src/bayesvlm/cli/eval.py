@@ -23,33 +23,36 @@ def evaluate(
     data: Annotated[
         list[str] | None,
         typer.Option(
-            "--data", "-d", help="A set: an embedded split, a known name (--list), or a folder; NAME:SPLIT. Repeatable."
+            "--data", "-d", help="Images to test on: a name shown by --list, or a folder; NAME:SPLIT; repeatable."
         ),
     ] = None,
     validation: Annotated[
         str | None,
-        typer.Option(help="Where the temperature is found. [default: the embedded validation split for emoji models]"),
+        typer.Option(
+            help="A labelled set to find the temperature on; without one the method temperature is left out. "
+            "[default for emoji models: their validation split]"
+        ),
     ] = None,
     methods: Annotated[
         str | None,
         typer.Option(
-            help="Some of plain, temperature, tta, bayes, bayes+tta, separated by commas, or all; for models that "
-            "predict variances also mean, native, probcosine. [default: plain,temperature,bayes or these three]"
+            help="Methods to compare, comma-separated: plain, temperature, tta, bayes, bayes+tta; or all; for models "
+            "that predict variances mean, native, probcosine. [default: plain,temperature,bayes or these three]"
         ),
     ] = None,
-    views: Annotated[int, typer.Option(help="Views of an image for test-time augmentation.")] = 64,
-    keep: Annotated[float, typer.Option(help="Share of the views that vote: the most confident ones.")] = 0.3,
+    views: Annotated[int, typer.Option(help="How many random crops of an image vote (tta).")] = 64,
+    keep: Annotated[float, typer.Option(help="Share of the crops that vote: the surest.")] = 0.3,
     template: Annotated[
-        str | None, typer.Option(help="Prompt with {c} for the class name. [default: the set's own]")
+        str | None, typer.Option(help="The prompt, with {c} for the class name. [default: the set's own]")
     ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for results, tables and the page.")] = Path(
         "results"
     ),
-    form: Annotated[str | None, typer.Option("--table", help="Print the table as md, latex or csv.")] = None,
+    form: Annotated[str | None, typer.Option("--table", help="Print only a table: md, latex or csv.")] = None,
     root: Root = None,
     cache: Cache = None,
     skip_existing: Annotated[
-        bool, typer.Option("--skip-existing", help="Leave out what was measured already from the same inputs.")
+        bool, typer.Option("--skip-existing", help="Keep results that were measured from the same inputs.")
     ] = False,
     model: Model = None,
     listed: Annotated[bool, typer.Option("--list", help="Show the sets there are, and where each was found.")] = False,
@@ -72,9 +75,10 @@ def evaluate(
 
         bayesvlm eval --list
     """
-    from bayesvlm.core.errors import BayesVLMError
+    from bayesvlm.core.errors import BayesVLMError, check_count
     from bayesvlm.data.cache import FeatureCache
     from bayesvlm.data.views import Views
+    from bayesvlm.embedded import embedded_model
     from bayesvlm.experiments.sets import open_set
     from bayesvlm.experiments.zero_shot import ZeroShot, place
     from bayesvlm.report.tables import FORMATS, render_table
@@ -94,6 +98,7 @@ def evaluate(
         raise BayesVLMError(f"--table {form!r} is not known; use {' or '.join(FORMATS)}.")
     if model is not None and len(models) > 1:
         raise BayesVLMError(f"--model {model} goes with one posterior, and there are {len(models)}; name one.")
+    check_count("--views", views)
     chosen = None if methods is None else _methods(methods)
 
     opened = partial(open_set, root=root, template=template, strict=strict)
@@ -104,15 +109,13 @@ def evaluate(
     results, skipped = [], []
     for name in models:
         vlm = BayesVLM.from_pretrained(name, model=model, device=device)
-        tuned_on = validation or "validation"
+        tuned_on = validation or ("validation" if embedded_model(name) else None)
         tempered = not vlm.predicts_variance if chosen is None else "temperature" in chosen
-        if tempered:
-            _check_validation(name, validation)
         run = ZeroShot(
             vlm,
             name,
             methods=chosen,
-            validation=opened(tuned_on) if tempered else None,
+            validation=opened(tuned_on) if tempered and tuned_on else None,
             views=Views(views),
             keep=keep,
             cache=store,
@@ -122,7 +125,7 @@ def evaluate(
             path = place(out, name, labelled.name)
             result = _before(path, run.inputs(labelled), strict) if skip_existing else None
             if result is not None:
-                remark(f"{name} on {labelled.name}: there already, in {path}")
+                remark(f"{name} on {labelled.name}: measured already, kept in {path}")
                 skipped.append(str(path))
             else:
                 result = run.run(labelled)
@@ -172,25 +175,15 @@ def _check_models(models: list[str], methods: list[str] | None, validation: str 
         if methods is None and (not folder.is_dir() or probabilistic_family(folder) is not None):
             continue  # which methods suit it is known when it is loaded
         asked = SINGLE if methods is None else methods
-        if "temperature" in asked:
-            _check_validation(name, validation)
+        if list(asked) == ["temperature"] and validation is None and embedded_model(name) is None:
+            raise BayesVLMError(
+                f"{name}: the method temperature needs labelled images to find it on; name a set with --validation."
+            )
         bayesian = any("Bayes" in method for method in asked)
         if bayesian and find_posterior(name) is None and folder.is_dir() and not brings_variances(folder):
             raise BayesVLMError(
                 f"{name} has no posterior; fit one with `bayesvlm fit`, or leave the Bayesian methods out."
             )
-
-
-def _check_validation(name: str, validation: str | None) -> None:
-    """The embedded validation split is for the embedded models."""
-    from bayesvlm.core.errors import BayesVLMError
-    from bayesvlm.embedded import embedded_model
-
-    if validation is None and embedded_model(name) is None:
-        raise BayesVLMError(
-            f"{name}: temperature scaling needs labelled images; name a set with --validation, or leave "
-            "temperature out of --methods."
-        )
 
 
 def _before(path: Path, inputs: dict[str, Any], strict: bool) -> Any:
@@ -214,6 +207,8 @@ def _before(path: Path, inputs: dict[str, Any], strict: bool) -> Any:
 def _remarks(result: Any, path: Path) -> None:
     """What a reader of the figures should know of the data."""
     facts = result.facts
+    for sentence in result.left_out:
+        remark(f"{result.model} on {result.data}: {sentence}")
     if facts["skipped"]:
         remark(f"{result.data}: skipped {len(facts['skipped'])} that cannot be read; {path} names them")
     if absent := facts["classes_without_images"]:

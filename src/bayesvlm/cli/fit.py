@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from bayesvlm.cli.options import Device, Json, Out, Strict
 from bayesvlm.cli.output import emit, remark
+
+if TYPE_CHECKING:
+    from bayesvlm.data.pairs import PairSet
 
 
 def fit(
@@ -21,26 +25,32 @@ def fit(
         Path | None,
         typer.Option(
             "--captions",
-            help="csv, tsv or jsonl with the columns image and caption, or the json of COCO or of Karpathy's splits. "
-            "[default: look]",
+            help="A csv, tsv or jsonl file with the columns image and caption, or the json of COCO or of Karpathy's "
+            "splits. [default: look for captions.csv and the like]",
         ),
     ] = None,
-    split: Annotated[str | None, typer.Option(help="Of a data set, or of Karpathy's json.")] = None,
+    split: Annotated[str | None, typer.Option(help="The split of a data set, or of Karpathy's json, to take.")] = None,
     image_column: Annotated[
-        str | None, typer.Option(help="Of a data set, csv, tsv or jsonl. [default: look for a usual name]")
+        str | None, typer.Option(help="The column of the images. [default: one with a usual name]")
     ] = None,
-    text_column: Annotated[str | None, typer.Option(help="The same for the captions.")] = None,
+    text_column: Annotated[
+        str | None, typer.Option(help="The column of the captions. [default: one with a usual name]")
+    ] = None,
     captions_per_image: Annotated[
-        int | None, typer.Option(min=1, help="Captions of an image to take, from its first. [default: all]")
+        int | None, typer.Option(min=1, help="How many captions per image to use, the first ones. [default: all]")
     ] = None,
-    negatives: Annotated[int, typer.Option(help="Pairs in a contrast batch.")] = 32768,
-    tau: Annotated[float, typer.Option(help="Pseudo-data count; `bayesvlm tune` finds a better one.")] = 1.0,
-    structure: Annotated[str, typer.Option(help="damped (the paper) or exact.")] = "damped",
-    normalise: Annotated[str, typer.Option(help="Sigmoid loss only: paper (divide by the batch) or sum.")] = "paper",
+    negatives: Annotated[int, typer.Option(help="How many pairs are contrasted with each other.")] = 32768,
+    tau: Annotated[
+        float, typer.Option(help="Pseudo-data count: how much the pairs weigh; `bayesvlm tune` finds a better one.")
+    ] = 1.0,
+    structure: Annotated[str, typer.Option(help="The posterior's form: damped (the paper) or exact.")] = "damped",
+    normalise: Annotated[
+        str, typer.Option(help="Sigmoid loss only: divide by the batch size (paper) or not (sum).")
+    ] = "paper",
     precision: Annotated[
-        str | None, typer.Option(help="Of the curvature's products: float32, float64, tf32, bf16. [default: float32]")
+        str | None, typer.Option(help="Precision of the curvature: float32, float64, tf32 or bf16. [default: float32]")
     ] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Pairs encoded at a time.")] = 64,
+    batch_size: Annotated[int, typer.Option(min=1, help="How many pairs are encoded at a time.")] = 64,
     device: Device = None,
     strict: Strict = False,
     as_json: Json = False,
@@ -51,8 +61,8 @@ def fit(
     as img2dataset writes them (LAION, CC12M); or a data set of the package datasets. A data set on the Hub needs
     --split. Every caption of an image is a pair of its own: all the first captions come first, then all the second.
 
-    What cannot be read is skipped and named. An interrupted run goes on from its last finished contrast batch when the
-    same command is given again.
+    Images that cannot be read or have no caption are skipped, counted and named. An interrupted run goes on from its
+    last finished contrast batch when the same command is given again.
 
     Examples:
 
@@ -87,11 +97,9 @@ def fit(
     vlm = bare.replace(tau=tau, structure=structure)  # type: ignore[arg-type]
     source = Path(pairs).resolve().name if Path(pairs).exists() else pairs
     provenance = {"source": source, "fingerprint": found.fingerprint(), **({"split": split} if split else {})}
-    if checkpoint.exists():
-        remark(f"going on from {checkpoint}")
     try:
         vlm.fit(
-            found,
+            _announced(found, checkpoint),
             negatives,
             normalise=normalise,  # type: ignore[arg-type]
             precision=precision,  # type: ignore[arg-type]
@@ -125,3 +133,10 @@ def fit(
         f"next: bayesvlm tune {out} VALIDATION, or bayesvlm classify {out} IMAGE --classes 'cat,dog'",
     ]
     emit(result, text, as_json)
+
+
+def _announced(pairs: PairSet, checkpoint: Path) -> Iterator[Any]:
+    """The pairs. A fit asks for the first of them when it has found its checkpoint to be of the same run."""
+    if checkpoint.exists():
+        remark(f"an interrupted run has left {checkpoint}: its pairs are read to compare them, and not encoded again")
+    yield from pairs

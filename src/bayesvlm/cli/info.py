@@ -19,10 +19,10 @@ CHOICES = (("evidence", "damped"), ("evidence", "exact"), ("official", "damped")
 def info(
     posterior: Annotated[str, typer.Argument(help="A saved posterior: folder or Hub id.")],
     image_norm_squared: Annotated[
-        float | None, typer.Option(help="|W|^2 of the image projection, where the posterior does not record it.")
+        float | None, typer.Option(help="Sum of the image projection's squared weights, if not saved.")
     ] = None,
     text_norm_squared: Annotated[
-        float | None, typer.Option(help="|W|^2 of the text projection, where the posterior does not record it.")
+        float | None, typer.Option(help="Sum of the text projection's squared weights, if not saved.")
     ] = None,
     as_json: Json = False,
 ) -> None:

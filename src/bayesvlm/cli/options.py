@@ -8,20 +8,20 @@ from typing import Annotated
 import typer
 
 Json = Annotated[bool, typer.Option("--json", help="Print one json object instead of text.")]
-Strict = Annotated[bool, typer.Option("--strict", help="Stop at the first unreadable image instead of skipping it.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Stop at the first image or caption that cannot be used.")]
 Model = Annotated[
     str | None,
-    typer.Option("--model", help="The model to use, where the posterior's own has moved (Hub id or folder)."),
+    typer.Option("--model", help="Where the posterior's model is now, if it has moved: Hub id or folder."),
 ]
 Device = Annotated[
-    str | None, typer.Option("--device", help="cpu, cuda, cuda:1, ... [default: cuda where there is one]")
+    str | None, typer.Option("--device", help="Where to compute: cpu, cuda, cuda:1. [default: cuda if there is one]")
 ]
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder for the saved posterior.")]
-Template = Annotated[str, typer.Option("--template", help="Prompt around each class name; {c} is the name.")]
+Template = Annotated[str, typer.Option("--template", help="The prompt, with {c} for the class name.")]
 Root = Annotated[
-    Path | None, typer.Option("--root", help="Where known sets lie. [default: $BAYESVLM_DATA, else ./data]")
+    Path | None, typer.Option("--root", help="Folder of the known sets. [default: $BAYESVLM_DATA, else ./data]")
 ]
 Cache = Annotated[
     Path | None,
-    typer.Option("--cache", help="Where features are kept. [default: $BAYESVLM_CACHE, else ~/.cache/bayesvlm]"),
+    typer.Option("--cache", help="Folder for encoded images. [default: $BAYESVLM_CACHE, else ~/.cache/bayesvlm]"),
 ]

@@ -18,17 +18,18 @@ def prompts(classes: Sequence[str], template: str) -> list[str]:
 def read_classes(listed: str | None, file: Path | None) -> list[str]:
     """Class names from `--classes a,b,c` or one a line from `--classes-file`."""
     if (listed is None) == (file is None):
-        raise BayesVLMError("Give the classes once: --classes 'cat,dog' or --classes-file names.txt (one a line).")
+        raise BayesVLMError("Give the classes once: --classes 'cat,dog' or --classes-file names.txt (one per line).")
     if file is not None:
         try:
             lines = file.read_text(encoding="utf-8-sig").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise BayesVLMError(
-                f"The class file {file} cannot be read ({error}); it must be UTF-8, one name a line."
+                f"The class file {file} cannot be read ({error}); it must be UTF-8, one name per line."
             ) from None
     else:
         lines = (listed or "").split(",")
     names = [line.strip() for line in lines if line.strip()]
     if not names:
-        raise BayesVLMError(f"The class list is empty ({file or listed!r}); give at least one class name.")
+        where = f"--classes-file {file}" if file else f"--classes {listed!r}"
+        raise BayesVLMError(f"{where} names no class; give at least one, such as cat.")
     return names

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,23 +20,23 @@ ALL = "all"
 
 
 def reproduce(
-    name: Annotated[str | None, typer.Argument(help="A table or figure by its label in the paper, or all.")] = None,
+    name: Annotated[str | None, typer.Argument(help="A table or figure, by its name in --list; or all.")] = None,
     models: Annotated[
         list[str] | None,
-        typer.Option("--model", "-m", help="In the place of its own: a posterior or a model; repeatable."),
+        typer.Option("--model", "-m", help="A posterior or model to use instead of the item's own; repeatable."),
     ] = None,
     data: Annotated[
-        list[str] | None, typer.Option("--data", "-d", help="Sets to test on, as for `bayesvlm eval`; repeatable.")
+        list[str] | None, typer.Option("--data", "-d", help="A set to test on, as for `bayesvlm eval`; repeatable.")
     ] = None,
     pairs: Annotated[
         list[str] | None,
         typer.Option(
-            "--pairs", help="Image-text pairs: a folder, OWNER/NAME:SPLIT; the training data, then a proxy for it."
+            "--pairs", help="Image-text pairs, a folder or OWNER/NAME:SPLIT: the training data, then a proxy for it."
         ),
     ] = None,
-    validation: Annotated[str | None, typer.Option(help="Where tau and the temperature are found.")] = None,
+    validation: Annotated[str | None, typer.Option(help="A labelled set to find tau and the temperature on.")] = None,
     published: Annotated[
-        bool, typer.Option("--published", help="The paper's own models and data instead of the embedded world.")
+        bool, typer.Option("--published", help="Use the paper's own models and data, not the embedded world.")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would be loaded, from where, how large, how long it takes.")
@@ -45,9 +44,11 @@ def reproduce(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for results, pictures and the page.")] = Path(
         "reproduction"
     ),
-    views: Annotated[int, typer.Option(min=0, help="Views of an image that vote; 0 leaves voting out.")] = 64,
-    seeds: Annotated[int, typer.Option(min=1, help="Repeats of active learning.")] = 2,
-    again: Annotated[bool, typer.Option("--again", help="Run what was found already as well.")] = False,
+    views: Annotated[int, typer.Option(min=0, help="How many crops of an image vote; 0 for no voting.")] = 64,
+    seeds: Annotated[int, typer.Option(min=1, help="How often active learning is repeated.")] = 2,
+    again: Annotated[
+        bool, typer.Option("--again", help="Run again what is asked for, even where its result is kept.")
+    ] = False,
     listed: Annotated[bool, typer.Option("--list", help="Show the tables and figures there are.")] = False,
     root: Root = None,
     cache: Cache = None,
@@ -73,6 +74,7 @@ def reproduce(
     """
     from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.data.cache import FeatureCache
+    from bayesvlm.experiments.earlier import Earlier
     from bayesvlm.experiments.reproduction import ITEMS, Lab, Plan, find_item
 
     if listed:
@@ -84,9 +86,8 @@ def reproduce(
     _check_used(chosen, data, pairs)
     given = _given(models, data, pairs, validation, published, views, seeds, out, root, device)
 
-    if again and not dry_run:
-        shutil.rmtree(out / "kept", ignore_errors=True)  # what is on the way to a finding is made again, too
-    base = Lab(Plan(), out, FeatureCache(cache), root, device, views, seeds, remark)
+    earlier = Earlier.below(out / "kept") if again else Earlier()
+    base = Lab(Plan(), out, FeatureCache(cache), root, device, views, seeds, remark, earlier)
 
     def lab(item: Item) -> Lab:
         plan = item.paper if published else item.world
@@ -210,7 +211,7 @@ def _claims(done: list[Done]) -> Any:
         if each.finding is not None
         for claim in each.finding.claims
     ]
-    return table("what is said", ["claim", "here", "the figure"], rows, texts=3)
+    return table("claims, checked", ["claim", "verdict here", "figures"], rows, texts=3)
 
 
 def _preview(items: list[Item], lab: Callable[[Item], Lab], as_json: bool) -> None:
@@ -224,9 +225,8 @@ def _preview(items: list[Item], lab: Callable[[Item], Lab], as_json: bool) -> No
         for load in known.values()
     ]
     text: list[Any] = [table("would be loaded", ["what", "name", "from where", "count", "size"], rows, texts=3)]
-    text.append(
-        table("would take", ["item", "to encode", "encoding", "the last time"], [_time(each) for each in found])
-    )
+    times = ["item", "images to encode", "time to encode", "last whole run"]
+    text.append(table("would take", times, [_time(each) for each in found]))
     text += list(dict.fromkeys(each.how for each in found if each.how != "nothing to encode"))
     absent = [load.name for load in known.values() if not load.here]
     text.append(f"not on this machine: {', '.join(absent)}" if absent else "everything is on this machine")
@@ -234,21 +234,17 @@ def _preview(items: list[Item], lab: Callable[[Item], Lab], as_json: bool) -> No
 
 
 def _time(found: Preview) -> list[str]:
+    from bayesvlm.progress import duration
+
     passes = sum(load.encode for load in found.loads)
-    encoding = "" if not passes else "unknown" if found.seconds is None else _duration(found.seconds)
-    return [found.item, found.to_encode, encoding, _duration(found.last) if found.last else ""]
+    encoding = "" if not passes else "unknown" if found.seconds is None else duration(found.seconds)
+    return [found.item, found.to_encode, encoding, duration(found.last) if found.last else ""]
 
 
 def _size(size: int | None) -> str:
     if size is None:
         return "unknown"
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _list(as_json: bool) -> None:

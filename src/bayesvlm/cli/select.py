@@ -23,27 +23,31 @@ SHOWN = 10  # of the choices, on the terminal
 
 def select(
     posterior: Annotated[str, typer.Argument(help="A saved posterior (folder or Hub id), or an embedded model.")],
-    pool: Annotated[list[Path], typer.Option("--pool", "-p", help="Images to choose from, or folders; repeatable.")],
+    pool: Annotated[list[Path], typer.Option("--pool", "-p", help="Images to choose from, or a folder; repeatable.")],
     target: Annotated[
-        list[Path], typer.Option("--target", "-t", help="Images of what the model is to be good at, without labels.")
+        list[Path], typer.Option("--target", "-t", help="Images like those the model should get right, no labels.")
     ],
     classes: Annotated[str | None, typer.Option("--classes", help="Class names, separated by commas.")] = None,
-    classes_file: Annotated[Path | None, typer.Option("--classes-file", help="Class names, one a line.")] = None,
+    classes_file: Annotated[
+        Path | None, typer.Option("--classes-file", help="A file of class names, one per line.")
+    ] = None,
     template: Template = "a photo of a {c}.",
     strategy: Annotated[
         str,
-        typer.Option(help="epig, targeted-bald, targeted-entropy, targeted-random, bald, entropy or random."),
+        typer.Option(help="How to choose: epig, bald, entropy, random or targeted-bald, -entropy, -random."),
     ] = "epig",
-    budget: Annotated[int, typer.Option("--budget", "-n", help="How many to choose.")] = 200,
+    budget: Annotated[int, typer.Option("--budget", "-n", help="How many images to choose.")] = 200,
     labels: Annotated[
         bool,
-        typer.Option("--labelled", help="A pool image's folder is its class: EPIG then learns from what it chose."),
+        typer.Option("--labelled", help="A pool image's folder is its class, so that EPIG can learn from it."),
     ] = False,
-    metric: Annotated[str, typer.Option(help="By which targeted ones are near: cosine or wasserstein.")] = "cosine",
-    draws: Annotated[int, typer.Option(help="Of the parameters, for bald and epig.")] = 100,
-    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
+    metric: Annotated[
+        str, typer.Option(help="How nearness to the target is measured: cosine, wasserstein.")
+    ] = "cosine",
+    draws: Annotated[int, typer.Option(help="Random draws of the weights, for bald and epig.")] = 100,
+    seed: Annotated[int, typer.Option(help="Seed of the random draws.")] = 0,
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="The list: .csv, .jsonl, or .json for Label Studio tasks.")
+        Path, typer.Option("--out", "-o", help="The file to write: .csv, .jsonl, or .json for Label Studio.")
     ] = Path("to-label.csv"),
     model: Model = None,
     device: Device = None,

@@ -10,17 +10,16 @@ from rich.table import Table
 
 from bayesvlm.cli.options import Cache, Device, Json, Model, Root, Strict
 from bayesvlm.cli.output import emit, remark, table
-from bayesvlm.data.images import describe_skipped
 
 
 def tune(
-    posterior: Annotated[Path, typer.Argument(help="A saved posterior; its tau and lam are replaced.")],
+    posterior: Annotated[Path, typer.Argument(help="The folder of a saved posterior; its tau and lam are replaced.")],
     validation: Annotated[
         str,
-        typer.Argument(help="Labelled images: a folder with a subfolder a class, or a known set (eval --list)."),
+        typer.Argument(help="Labelled images: a folder with a subfolder per class, or a set that `eval --list` shows."),
     ],
     template: Annotated[
-        str | None, typer.Option(help="Prompt with {c} for the class name. [default: the set's own]")
+        str | None, typer.Option(help="The prompt, with {c} for the class name. [default: the set's own]")
     ] = None,
     root: Root = None,
     cache: Cache = None,
@@ -41,13 +40,14 @@ def tune(
     """
     from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.data.cache import FeatureCache
+    from bayesvlm.data.images import describe_skipped
     from bayesvlm.experiments.encoding import Encoder
     from bayesvlm.experiments.sets import open_set, prompts
     from bayesvlm.vlm import BayesVLM
 
     if not posterior.is_dir():
         raise BayesVLMError(
-            f"{posterior} is not a folder here, and the tuned posterior is saved in its place; save it to one first."
+            f"{posterior} is not a folder on this machine; tune writes the new tau into it, so give a folder."
         )
     images = open_set(validation, root=root, template=template, strict=strict)
     vlm = BayesVLM.from_pretrained(posterior, model=model, device=device)

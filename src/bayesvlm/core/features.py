@@ -88,7 +88,7 @@ class Features:
             return rows.new_zeros(count, rows.shape[1]).index_add_(0, group, rows) / sizes[:, None]
 
         if self.log_variance is not None:
-            raise BayesVLMError("The mean of Gaussian embeddings is not what this is for; give one prompt a class.")
+            raise BayesVLMError("Features that carry variances cannot be averaged; give one prompt per class.")
         return self.each(mean)
 
     @staticmethod

@@ -37,7 +37,7 @@ class Projection:
         if self.bias.shape[0] != self.weight.shape[0]:
             raise BayesVLMError(
                 f"The projection bias has {self.bias.shape[0]} entries but the weight {list(self.weight.shape)} "
-                f"has {self.weight.shape[0]} output rows; a bias has one entry a row."
+                f"has {self.weight.shape[0]} output rows; a bias has one entry per row."
             )
 
     @property

@@ -16,7 +16,8 @@ import torch
 
 WORTH = 5e9  # floating-point operations, a tenth of a second or so, that are worth another thread
 
-Part, Result = TypeVar("Part"), TypeVar("Result")
+Part = TypeVar("Part")
+Result = TypeVar("Result")
 
 
 @contextmanager

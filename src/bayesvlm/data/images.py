@@ -63,8 +63,8 @@ class SkippedImages:
 
 
 def describe_skipped(reasons: Mapping[str, str]) -> str:
-    """How many could not be read, and why the first ten could not."""
+    """How many could not be used, and why the first ten could not."""
     shown = [reason.rstrip(".") for _, reason in sorted(reasons.items())[:10]]
     more = len(reasons) - len(shown)
     rest = f"\n  and {more} more" if more else ""
-    return f"skipped {len(reasons)} that cannot be read:\n  " + "\n  ".join(shown) + rest
+    return f"skipped {len(reasons)} that cannot be used:\n  " + "\n  ".join(shown) + rest

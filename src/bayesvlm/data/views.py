@@ -34,7 +34,7 @@ class Views:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_count("count", self.count)
+        check_count("The number of views", self.count)
         if not 0 < self.smallest <= 1:
             raise BayesVLMError(f"smallest={self.smallest}; it is a share of the image's area, above 0 and at most 1.")
 

@@ -145,7 +145,7 @@ def check_labelled(name: str, values: Tensor, labels: Tensor) -> Tensor:  # [N, 
     if values.ndim != 2 or not values.is_floating_point():
         raise BayesVLMError(
             f"{name} has shape {list(values.shape)} and {values.dtype}; it must be floating-point numbers [N, C], "
-            "one row an input and one column a class."
+            "one row per input and one column per class."
         )
     rows, classes = values.shape
     if rows < 1 or classes < 2:
@@ -156,7 +156,7 @@ def check_labelled(name: str, values: Tensor, labels: Tensor) -> Tensor:  # [N, 
             "input's class."
         )
     if len(labels) != rows:
-        raise BayesVLMError(f"{name} has {rows} rows and there are {len(labels)} labels; give one label a row.")
+        raise BayesVLMError(f"{name} has {rows} rows and there are {len(labels)} labels; give one label per row.")
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= classes:
         raise BayesVLMError(

@@ -72,7 +72,7 @@ def _checked(name: str, values: Tensor, flag_name: str, flags: Tensor) -> tuple[
     """The values in float64 and the flags on their device, if there are as many of both and no NaN; Inf only ranks."""
     if values.ndim != 1 or len(values) == 0:
         raise BayesVLMError(
-            f"{name} has shape {list(values.shape)}; it must be [N], one number an input, at least one."
+            f"{name} has shape {list(values.shape)}; it must be [N], one number per input, at least one."
         )
     if flags.shape != values.shape or flags.dtype != torch.bool:
         raise BayesVLMError(

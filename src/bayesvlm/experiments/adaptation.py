@@ -28,6 +28,7 @@ from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.features import Features
 from bayesvlm.data.cache import tensor_fingerprint
 from bayesvlm.evaluation import Estimate, Outcomes, accuracy, balanced_accuracy, ece, nlpd
+from bayesvlm.experiments.earlier import Earlier
 from bayesvlm.progress import progress_bar
 from bayesvlm.vlm import BayesVLM, Method
 
@@ -46,7 +47,7 @@ class Labelled:
     def __post_init__(self) -> None:
         if len(self.features) != len(self.labels):
             raise BayesVLMError(
-                f"There are {len(self.features)} images and {len(self.labels)} labels; pairs are needed."
+                f"There are {len(self.features)} images and {len(self.labels)} labels; give one label per image."
             )
 
     def __len__(self) -> int:
@@ -132,10 +133,19 @@ class Adaptation:
     Args:
         vlm: a fitted model.
         out: where runs are kept; None keeps none.
+        earlier: kept runs that are done again.
     """
 
-    def __init__(self, vlm: BayesVLM, task: Task, protocol: Protocol | None = None, out: Path | None = None) -> None:
+    def __init__(
+        self,
+        vlm: BayesVLM,
+        task: Task,
+        protocol: Protocol | None = None,
+        out: Path | None = None,
+        earlier: Earlier | None = None,
+    ) -> None:
         self.vlm, self.task, self.protocol, self.out = vlm, task, protocol or Protocol(), out
+        self.earlier = earlier or Earlier()
         largest = max(self.protocol.budgets)
         if largest > len(task.pool):
             raise BayesVLMError(
@@ -169,7 +179,7 @@ class Adaptation:
             for gamma, beta in pairs:
                 options = replace(self.protocol.epig, gamma=gamma, beta=beta)
                 protocol = replace(self.protocol, strategies=("epig",), budgets=(budget,), seeds=(seed,), epig=options)
-                (run,) = Adaptation(self.vlm, self.task, protocol, self.out).run(progress=False)
+                (run,) = Adaptation(self.vlm, self.task, protocol, self.out, self.earlier).run(progress=False)
                 found[gamma, beta] = run.points[budget]["validation_nlpd"]
                 advance(1)
         return found
@@ -288,7 +298,7 @@ class Adaptation:
     def _read(self, strategy: str, seed: int) -> Run | None:
         """A run that was made from the same inputs, if there is one."""
         path = self._place(strategy, seed)
-        if path is None or not path.is_file():
+        if path is None or not path.is_file() or path in self.earlier:
             return None
         try:
             kept = json.loads(path.read_text(encoding="utf-8"))

@@ -40,6 +40,7 @@ from bayesvlm.vlm import BayesVLM
 
 SCHEMA = 1
 LEVEL = 0.05  # of the paired tests
+NO_VALIDATION = "no labelled images to find it on were named (--validation SET)"
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Result:
 
     Args:
         inputs: everything the result depends on, by name and hash: model, posterior, data, prompts, methods, versions.
-        facts: sizes, the temperature, what was skipped, seconds.
+        facts: sizes, the temperature, what was skipped, methods that were left out and why, seconds.
         scores: each method's.
     """
 
@@ -63,6 +64,11 @@ class Result:
     @property
     def data(self) -> str:
         return str(self.inputs["data"]["name"])
+
+    @property
+    def left_out(self) -> list[str]:
+        """A sentence for each method that was asked for and could not be measured."""
+        return [f"{method} was left out: {why}." for method, why in self.facts.get("left_out", {}).items()]
 
     def winners(self, metric: str) -> frozenset[str]:
         """The methods not worse than the best, by a paired t-test over the images; of ECE the smallest."""
@@ -143,7 +149,7 @@ class ZeroShot:
         vlm: the model, with a posterior where a Bayesian method is asked for.
         name: what tables call it.
         methods: some of `methods.METHODS`, or of `methods.PREDICTED`; None takes those that suit the model.
-        validation: where the temperature is found; needed for the method "temperature".
+        validation: where the temperature is found; without it the method "temperature" is left out, and said to be.
         views: for the methods that vote.
         keep: the share of views that vote.
         cache: of features; None keeps none.
@@ -172,8 +178,10 @@ class ZeroShot:
             raise BayesVLMError(
                 f"{name} has no posterior; fit one with `bayesvlm fit`, or leave the Bayesian methods out."
             )
-        if "temperature" in methods and validation is None:
-            raise BayesVLMError("The method 'temperature' needs a validation set; name one, or leave the method out.")
+        self.left_out = {"temperature": NO_VALIDATION} if "temperature" in methods and validation is None else {}
+        methods = [method for method in methods if method not in self.left_out]
+        if not methods:
+            raise BayesVLMError("The method 'temperature' needs labelled images to find it on; name a validation set.")
         if not 0 < keep <= 1:
             raise BayesVLMError(f"keep={keep}; it is the share of views that vote, above 0 and at most 1.")
         if template is not None and "{c}" not in template:
@@ -226,6 +234,7 @@ class ZeroShot:
             "repeated_prompts": sorted({prompt for prompt, count in Counter(asked).items() if count > 1}),
             "skipped": dict(found.skipped),
             "temperature": methods.temperature,
+            "left_out": self.left_out,
             "scale": self.vlm.scale,
             "seconds": {"encode": encoded - started, "predict": time.perf_counter() - encoded},
         }

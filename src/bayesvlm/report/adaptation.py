@@ -124,10 +124,10 @@ def verdicts(runs: Sequence[Run]) -> list[str]:
     best = min(found, key=lambda strategy: found[strategy])
     said = [f"With {budget} labels {best} has the lowest NLPD, {found[best]:.2f}."]
     for over in (over for over in BASELINES if over in named):
-        groups: dict[str, list[str]] = {"better": [], "not told apart": [], "worse": []}
+        groups: dict[str, list[str]] = {"better": [], "no significant difference": [], "worse": []}
         for strategy in (strategy for strategy in named if strategy != over):
             gap = advantage(runs, strategy, over, budget)
-            how = ("better" if gap.value > 0 else "worse") if told_apart(gap, runs) else "not told apart"
+            how = ("better" if gap.value > 0 else "worse") if told_apart(gap, runs) else "no significant difference"
             groups[how].append(f"{strategy} ({gap.value:+.2f} ± {gap.standard_error:.2f})")
         told = [f"{how}: {', '.join(names)}" for how, names in groups.items() if names]
         if told:
@@ -156,7 +156,7 @@ def _gains(runs: Sequence[Run]) -> Table | None:
         ["labels", *(str(budget) for _ in against for budget in budgets)],
         rows,
         best,
-        "Nats of NLPD gained on the same target images, mean and standard error over the seeds; bold: told apart "
+        "Nats of NLPD gained on the same target images, mean and standard error over the seeds; bold: significant "
         "(t-test paired by seed, p = 0.05).",
         [("", 1), *((f"over {over}", len(budgets)) for over in against)],
     )

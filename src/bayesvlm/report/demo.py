@@ -16,6 +16,7 @@ from bayesvlm.evaluation import not_worse_than_best, paired_t_test
 from bayesvlm.experiments.demo import Demo, Example, TestSet
 from bayesvlm.experiments.methods import SINGLE
 from bayesvlm.experiments.scoring import Scores
+from bayesvlm.progress import duration
 from bayesvlm.report.blocks import Answer, Card, Commands, Gallery, Page, Plot, Section, Table, Text
 from bayesvlm.report.page import write_page
 from bayesvlm.report.plots import distribution_plot, heat_maps, tau_plot
@@ -84,7 +85,7 @@ def demo_page(demo: Demo, folder: str | Path = "demo") -> Page:
         "fitted on": f"{demo.pairs:,} image-caption pairs",
         "pseudo-count tau": f"{demo.grid.best.tau:.3g}",
         "temperature": f"{demo.temperature:.3g}",
-        "time": f"{seconds:.0f} s",
+        "time": duration(seconds),
     }
     sections = [
         Section(

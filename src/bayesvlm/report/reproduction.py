@@ -20,6 +20,7 @@ from bayesvlm.experiments.reproduction.findings import (
     Quadrants,
     Verdict,
 )
+from bayesvlm.progress import duration
 from bayesvlm.report.adaptation import METRICS
 from bayesvlm.report.blocks import Block, Commands, Page, Plot, Section, Table, Text
 from bayesvlm.report.curves import learning_curves
@@ -41,7 +42,7 @@ def write_reproduction(done: Sequence[Done], path: str | Path, where: str, comma
     """
     claims = [(each, claim) for each in done if each.finding for claim in each.finding.claims]
     printed, ours = ([pair for pair in claims if pair[1].ours is own] for own in (False, True))
-    facts = {"run on": where, "claims of the paper": _counted(printed), "time": _minutes(sum(d.seconds for d in done))}
+    facts = {"run on": where, "claims of the paper": _counted(printed), "time": duration(sum(d.seconds for d in done))}
     paper = "*Post-hoc Probabilistic Vision-Language Models*"
     if len(done) == 1:
         item = done[0].item
@@ -125,7 +126,7 @@ def _blocks(done: Done) -> list[Block]:
         blocks.append(Text("\n\n".join(_sentence(claim) for claim in finding.claims)))
     if finding.remarks:
         blocks.append(Text("\n\n".join(finding.remarks)))
-    blocks.append(Commands([(done.command, f"{item.name}, {_minutes(done.seconds)}")]))
+    blocks.append(Commands([(done.command, f"{item.name}, {duration(done.seconds)}")]))
     return blocks
 
 
@@ -158,7 +159,3 @@ def _plural(verdict: str, count: int) -> str:
         "does not hold": "does not" if one else "do not",
         "cannot be tested here": "cannot be tested here",
     }[verdict]
-
-
-def _minutes(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"

@@ -69,7 +69,7 @@ def zero_shot_page(results: Sequence[Result], command: str = "") -> Page:
             Section(
                 f"{model}: how good are the probabilities?",
                 [
-                    Text(" ".join(verdicts(own))),
+                    Text(" ".join([*verdicts(own), *dict.fromkeys(text for each in own for text in each.left_out)])),
                     plot(
                         "scores",
                         "Top-1, NLPD and ECE. Lines are standard errors.",

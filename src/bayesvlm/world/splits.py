@@ -178,7 +178,7 @@ def subgroups(group: str) -> tuple[str, ...]:
 
 def _concept(name: str) -> dict[str, str]:
     if name not in _by_label():
-        raise BayesVLMError(f"There is no concept {name!r} in the world; the classes of its splits are.")
+        raise BayesVLMError(f"There is no concept {name!r} in the world; concepts are the classes of its splits.")
     return _by_label()[name]
 
 

@@ -278,7 +278,7 @@ def test_a_part_of_shards_is_named_by_their_keys(root: Path) -> None:
     file.write_text("s3\ns1\ns3\n")
     refused(r"imagenet-100\.txt names 's3' twice", "imagenet-100", root=root)
     file.write_text("\n")
-    refused(r"imagenet-100\.txt is empty; expected the name of an image a line", "imagenet-100", root=root)
+    refused(r"imagenet-100\.txt is empty; expected the name of one image per line", "imagenet-100", root=root)
     file.write_text("s1\ns2\n")
     assert open_labelled("imagenet-100", root=root).fingerprint() != before
 

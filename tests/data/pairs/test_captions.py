@@ -118,10 +118,10 @@ def test_columns_by_name(folder: Path) -> None:
 
 def test_missing_images_and_blank_captions_are_skipped_counted_and_named(folder: Path) -> None:
     content = {**COCO, "annotations": [*COCO["annotations"], {"image_id": 6, "caption": "gone"}]}
-    content["annotations"].insert(0, {"image_id": 5, "caption": " \n"})
+    content["annotations"][:0] = [{"image_id": 5, "caption": " \n"}, {"image_id": 5, "caption": None}]
     pairs = opened(folder, content)
     assert [text for _, texts in pairs for text in texts] == ["a, first", "b, first", "a, second", "a, third"]
-    assert len(pairs.skipped) == 2
+    assert len(pairs.skipped) == 3
     assert "captions_val2014.json, annotation 1, of b.png, has a blank caption" in str(pairs.skipped)
     assert "no-captions.png') does not exist" in str(pairs.skipped)
     with pytest.raises(BayesVLMError, match="blank caption"):

@@ -131,6 +131,12 @@ def test_rows_that_are_no_pair_are_skipped_and_named() -> None:
         PairDataset.of(dataset, "owner/name", strict=True)
 
 
+def test_a_blank_caption_among_others_is_counted_too() -> None:
+    pairs = PairDataset.of(captioned([["0a", " ", None, "0d"], ["1a"]]), "owner/name")
+    assert read(pairs) == [(0, "0a"), (1, "1a"), (0, "0d")]
+    assert sorted(pairs.skipped.reasons) == [f"owner/name, row 0, caption {number}" for number in (2, 3)]
+
+
 # What is not ---------------------------------------------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ from core.references import normal
 
 from bayesvlm import BayesVLM, Features
 from bayesvlm.experiments.adaptation import Labelled, Protocol, Run, Task
+from bayesvlm.experiments.earlier import Earlier
 from bayesvlm.experiments.reproduction import learning_curves
 from bayesvlm.experiments.reproduction.plans import Plan
 
@@ -41,6 +42,7 @@ class SmallLab:
     plan: Plan = field(default_factory=lambda: Plan(("tiny",), domains="world", targets=("small",)))
     seeds: int = 2
     made: BayesVLM = field(default_factory=model)
+    earlier: Earlier = field(default_factory=Earlier)
 
     @property
     def kept(self) -> Path:

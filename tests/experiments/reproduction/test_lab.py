@@ -12,6 +12,7 @@ import torch
 from bayesvlm import BayesVLM, BayesVLMError
 from bayesvlm.data.cache import FeatureCache
 from bayesvlm.experiments import pairs, sets
+from bayesvlm.experiments.earlier import Earlier
 from bayesvlm.experiments.reproduction import Lab, Plan
 from bayesvlm.experiments.reproduction.plans import column_of, same_model
 from experiments.thinned import thinned
@@ -71,6 +72,18 @@ def test_a_model_without_a_posterior_is_fitted_once_and_kept(lab: Lab) -> None:
     assert len(said) == 1
     assert again.tau == made.tau != 1.0
     torch.testing.assert_close(again.factors["text"].B, made.factors["text"].B)
+
+
+@pytest.mark.usefixtures("unfitted")
+def test_what_is_made_again_is_made_once(lab: Lab) -> None:
+    said: list[str] = []
+    room = replace(lab, say=said.append, _kept={})
+    room.vlm("emoji-clip")
+    again = replace(room, earlier=Earlier.below(lab.out), _kept={})
+    again.vlm("emoji-clip")
+    assert len(said) == 2
+    replace(again, _kept={}).vlm("emoji-clip")
+    assert len(said) == 2, "the posterior of this run was not read"
 
 
 def test_the_inputs_name_everything_a_finding_depends_on(lab: Lab) -> None:

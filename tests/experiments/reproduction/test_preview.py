@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from huggingface_hub import constants
 from PIL import Image
 
@@ -18,7 +19,7 @@ from bayesvlm.embedded import WORLD
 from bayesvlm.experiments import pairs, sets
 from bayesvlm.experiments.architectures import ARCHITECTURES, flops_per_image, flops_per_text
 from bayesvlm.experiments.domains import COLLECTIONS
-from bayesvlm.experiments.reproduction import ITEMS, Item, Lab, Plan
+from bayesvlm.experiments.reproduction import ITEMS, Item, Lab, Plan, speed
 from bayesvlm.experiments.reproduction import preview as module
 from bayesvlm.experiments.reproduction.findings import Finding
 from bayesvlm.experiments.reproduction.lab import PAIRS
@@ -86,7 +87,7 @@ def test_what_is_in_the_cache_needs_no_encoding(lab: Lab) -> None:
     assert seen.to_encode == f"{5 * TEST + VALIDATION:,}"
     assert seen.seconds is not None
     assert seen.seconds > 0
-    assert "encoding alone, emoji-clip tried here" in seen.how
+    assert "encoding alone, emoji-clip measured on this machine" in seen.how
     lab.images("emoji-clip", "openmoji-black")
     lab.validation("emoji-clip")
     seen, data = look(voting, plan)
@@ -153,7 +154,22 @@ def test_texts_take_time_too(lab: Lab) -> None:
     assert images.seconds is not None
     ratio = 1 + flops_per_text("CLIP-Base") / flops_per_image("CLIP-Base")
     assert seen.seconds / PAIRS == pytest.approx(ratio * images.seconds / 10_000)
-    assert "by its operations" in seen.how
+    assert "measured on this machine with random weights of CLIP-Base's shape: about" in seen.how
+
+
+def test_a_model_that_is_not_here_is_timed_by_its_shape(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One pass over a batch, half a second, whatever it does: what CLIP-Base takes, and others by their operations."""
+    device = torch.device("cpu")
+    monkeypatch.setattr(speed, "_timed", lambda work, seconds=0.0: work() or 0.5)
+    for cached in (speed.estimated, speed._flops_per_second):
+        cached.cache_clear()
+    base, large = (speed.estimated(shape, device) for shape in ("CLIP-Base", "CLIP-Large"))
+    assert base.image == pytest.approx(0.5 / 16)
+    assert large.image / base.image == pytest.approx(flops_per_image("CLIP-Large") / flops_per_image("CLIP-Base"))
+    seen, _ = look(lab, Plan((ARCHITECTURES["CLIP-Large"].model,), ("cifar10",)))
+    assert "CLIP-Base's shape and scaled by operations: about" in seen.how
+    for cached in (speed.estimated, speed._flops_per_second):
+        cached.cache_clear()
 
 
 # What is needed -------------------------------------------------------------------------------------------------------
@@ -278,7 +294,7 @@ def test_a_model_in_the_hubs_cache_is_here_once_its_weights_are(lab: Lab, tmp_pa
     plan = replace(PLAN, models=("owner/model",))
     lab.images("emoji-clip", "openmoji-black")
     seen, data = look(lab, plan)
-    assert "owner/model tried here" in seen.how
+    assert "owner/model measured on this machine" in seen.how
     assert data["openmoji-black"].encode == 0  # the very same model has been there
     assert data["train"].encode == TRAIN  # it has no posterior of its own
     for weights in folder.glob("*.safetensors"):

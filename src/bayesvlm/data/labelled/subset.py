@@ -81,9 +81,9 @@ def _names(file: Path) -> dict[str, str]:
     try:
         lines = [line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
-        raise BayesVLMError(f"{file} cannot be read ({error}); expected the name of an image a line.") from None
+        raise BayesVLMError(f"{file} cannot be read ({error}); expected the name of one image per line.") from None
     if not lines:
-        raise BayesVLMError(f"{file} is empty; expected the name of an image a line.")
+        raise BayesVLMError(f"{file} is empty; expected the name of one image per line.")
     names: dict[str, str] = {}
     for line in lines:
         if _plain(line) in names:

@@ -22,6 +22,7 @@ CAPTION_FILES = ("captions.csv", "captions.tsv", "captions.jsonl", "captions.jso
 IMAGE_COLUMNS = ("image", "file_name", "filename", "file", "path", "filepath", "image_path")
 CAPTION_COLUMNS = ("caption", "text", "title", "description")
 
+_DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab"}
 _LAYOUTS = (
     "expected COCO's captions (images with id and file_name, annotations with image_id and caption) "
     "or Karpathy's (images with filename and sentences)"
@@ -51,7 +52,7 @@ def read_captions_file(
     Args:
         file: csv, tsv, jsonl or json.
         folder: where the images are.
-        skipped: where blank captions of a json file are noted.
+        skipped: where entries without a caption, or without an image, are noted.
         split: of Karpathy's json, the images to take; None takes all.
         image_column, text_column: of a table; None looks for one with a usual name.
     """
@@ -66,9 +67,10 @@ def read_captions_file(
         pairs = list(_json_pairs(file, folder, split, skipped))
     else:
         refuse_choices(file, "a table", split=split)
-        pairs = list(_table_pairs(file, folder, image_column, text_column))
+        pairs = list(_table_pairs(file, folder, image_column, text_column, skipped))
     if not pairs:
-        raise BayesVLMError(f"The captions file {file} lists no pairs.")
+        without = f" ({len(skipped)} without an image or a caption)" if skipped.reasons else ""
+        raise BayesVLMError(f"The captions file {file} lists no pairs{without}; give every image a caption.")
     return pairs
 
 
@@ -99,40 +101,50 @@ def read_text(file: Path) -> str:
 
 
 def _table_pairs(
-    file: Path, folder: Path, image_column: str | None, text_column: str | None
+    file: Path, folder: Path, image_column: str | None, text_column: str | None, skipped: SkippedImages
 ) -> Iterator[tuple[Path, str]]:
-    suffix = file.suffix.lower()
-    rows = _jsonl_rows(file) if suffix == ".jsonl" else _csv_rows(file, "," if suffix == ".csv" else "\t")
+    rows = _jsonl_rows(file) if file.suffix.lower() == ".jsonl" else _csv_rows(file)
     if not rows:
         return
     image = choose_column(list(rows[0]), image_column, IMAGE_COLUMNS, file)
     caption = choose_column(list(rows[0]), text_column, CAPTION_COLUMNS, file)
     for number, row in enumerate(rows, start=1):
+        where = f"{file}, entry {number}"
         for name in (image, caption):
-            if not isinstance(row.get(name), str) or not row[name].strip():
-                raise BayesVLMError(
-                    f"{file}, entry {number}: {name!r} must be text that is not empty, got {row.get(name)!r}."
-                )
-        yield folder / row[image], row[caption]
+            if not isinstance(row.get(name), str | None):
+                raise BayesVLMError(f"{where}: {name!r} must be text, got {row[name]!r}; put it in quotes.")
+        empty = [name for name in (image, caption) if not (row.get(name) or "").strip()]
+        if empty:
+            skipped.note(where, BayesVLMError(f"{where}: the column {empty[0]!r} is empty."))
+        else:
+            yield folder / row[image], row[caption]
 
 
-def _csv_rows(file: Path, delimiter: str) -> Sequence[Mapping[str, str]]:
+def _csv_rows(file: Path) -> Sequence[Mapping[str, str]]:
     """Rows of a csv file with quotes, or of a tsv file, where a quote is a character like any other."""
-    lines = io.StringIO(read_text(file), newline="")
+    text = read_text(file)
+    lines = io.StringIO(text, newline="")
+    quoted = file.suffix.lower() == ".csv"
+    delimiter = _delimiter(text) if quoted else "\t"
     try:
-        if delimiter == ",":
-            rows = list(csv.DictReader(lines, restkey="", strict=True))
+        if quoted:
+            rows = list(csv.DictReader(lines, delimiter=delimiter, restkey="", strict=True))
         else:
             rows = list(csv.DictReader(lines, delimiter=delimiter, quoting=csv.QUOTE_NONE, restkey=""))
     except csv.Error as error:
-        raise BayesVLMError(f"The captions file {file} is not readable: {error}.") from None
+        raise BayesVLMError(f"The captions file {file} is not readable: {error}; look at its quotes.") from None
     for number, row in enumerate(rows, start=1):
         if "" in row:
+            mend = f"put captions with a {_DELIMITERS[delimiter]} in double quotes" if quoted else "take its tabs away"
             raise BayesVLMError(
-                f"{file}, entry {number} has more fields than there are columns (from {row['']!r} on); "
-                "put captions with a comma in double quotes."
+                f"{file}, entry {number} has more fields than there are columns (from {row['']!r} on); {mend}."
             )
     return rows
+
+
+def _delimiter(text: str) -> str:
+    """What the first line of a csv file is separated by; spreadsheets of many countries write semicolons."""
+    return max(_DELIMITERS, key=text.partition("\n")[0].count)
 
 
 def _jsonl_rows(file: Path) -> Sequence[Mapping[str, str]]:
@@ -143,7 +155,7 @@ def _jsonl_rows(file: Path) -> Sequence[Mapping[str, str]]:
         try:
             row = json.loads(line)
         except ValueError as error:
-            raise BayesVLMError(f"{file}, line {number} is not json ({error}).") from None
+            raise BayesVLMError(f"{file}, line {number} is not json ({error}); write one object per line.") from None
         if not isinstance(row, dict):
             raise BayesVLMError(f"{file}, line {number} is a {type(row).__name__}; each line must be an object.")
         rows.append(row)
@@ -158,7 +170,7 @@ def _json_pairs(file: Path, folder: Path, split: str | None, skipped: SkippedIma
     try:
         content = json.loads(text)
     except ValueError as error:
-        raise BayesVLMError(f"The captions file {file} is not json ({error}).") from None
+        raise BayesVLMError(f"The captions file {file} is not json ({error}); fetch or write it again.") from None
     if not isinstance(content, dict):
         raise BayesVLMError(f"{file} holds a {type(content).__name__}; {_LAYOUTS}.")
     images = _objects(content, "images", file)
@@ -188,7 +200,7 @@ def _coco(
         name = None if identity is None else names.get(json.dumps(identity))
         if name is None:
             raise BayesVLMError(f"{where}: image_id is {identity!r}, which is the id of no image; {_LAYOUTS}.")
-        yield Path(name), _text(annotation, "caption", where), where
+        yield Path(name), _said(annotation, "caption", where), where
 
 
 def _karpathy(
@@ -207,7 +219,7 @@ def _karpathy(
         sentences = _objects(image, "sentences", where)
         if split is None or image.get("split") == split:
             for place, sentence in enumerate(sentences, start=1):
-                yield name, _text(sentence, "raw", f"{where}, sentence {place}"), f"{where}, sentence {place}"
+                yield name, _said(sentence, "raw", f"{where}, sentence {place}"), f"{where}, sentence {place}"
 
 
 def _objects(holder: Mapping[str, Any], name: str, where: str | Path) -> Sequence[Mapping[str, Any]]:
@@ -223,3 +235,8 @@ def _text(entry: Mapping[str, Any], name: str, where: str) -> str:
     if not isinstance(value, str):
         raise BayesVLMError(f"{where}: {name!r} must be text, got {value!r}; {_LAYOUTS}.")
     return value
+
+
+def _said(entry: Mapping[str, Any], name: str, where: str) -> str:
+    """A caption; null is a blank one."""
+    return "" if name in entry and entry[name] is None else _text(entry, name, where)

@@ -119,17 +119,23 @@ def _captions(dataset: Any, column: str, name: str, skipped: SkippedImages) -> I
     """(row, caption) of every caption; a blank one is skipped and noted."""
     batches = dataset.select_columns([column]).iter(batch_size=1000)
     for row, value in enumerate(value for batch in batches for value in batch[column]):
-        captions = [caption for caption in (value if isinstance(value, list) else [value]) if caption is not None]
+        where, captions = f"{name}, row {row}", value if isinstance(value, list) else [value]
         for caption in captions:
-            if not isinstance(caption, str):
+            if not isinstance(caption, str | None):
                 raise BayesVLMError(
-                    f"{name}, row {row}: the column {column!r} holds {type(caption).__name__}, not text; name the "
-                    "column of the captions with text_column."
+                    f"{where}: the column {column!r} holds {type(caption).__name__}, not text; name the column of the "
+                    "captions with text_column."
                 )
-        said = [caption.strip() for caption in captions if caption.strip()]
-        if not said:
-            skipped.note(f"{name}, row {row}", BayesVLMError(f"{name}, row {row} has no caption."))
-        yield from ((row, caption) for caption in said)
+        said = [(caption or "").strip() for caption in captions]
+        if not any(said):
+            skipped.note(where, BayesVLMError(f"{where} has no caption."))
+            continue
+        for number, caption in enumerate(said, start=1):
+            if caption:
+                yield row, caption
+            else:
+                place = f"{where}, caption {number}"
+                skipped.note(place, BayesVLMError(f"{place} is blank."))
 
 
 def _undecoded(dataset: Any, column: str, name: str) -> Any:

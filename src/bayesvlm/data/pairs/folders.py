@@ -23,7 +23,7 @@ class PairFolder:
     Args:
         pairs: (image file, caption), in order.
         batch_size: pairs in a batch.
-        skipped: where unreadable images are counted.
+        skipped: where images that cannot be read, or have no caption, are counted.
     """
 
     pairs: tuple[tuple[Path, str], ...]
@@ -51,7 +51,7 @@ class PairFolder:
                 of Karpathy's splits; None looks for `captions.csv`, `.tsv`, `.jsonl` or `.json` in the folder, then
                 for an `image.txt` beside each image.
             batch_size: pairs in a batch.
-            strict: stop at the first image that cannot be read, instead of skipping it.
+            strict: stop at the first image that cannot be read or has no caption, instead of skipping it.
             split: of Karpathy's json, the split to take; None takes all of them.
             image_column, text_column: of a csv, tsv or jsonl file; None looks for one with a usual name.
             captions_per_image: how many captions of an image to take, from its first; None takes them all.
@@ -64,7 +64,7 @@ class PairFolder:
         choices = {"split": split, "image_column": image_column, "text_column": text_column}
         if file is None:
             refuse_choices(folder, "a folder of images without a captions file", **choices)
-            pairs = _sidecar_pairs(folder)
+            pairs = _sidecar_pairs(folder, skipped)
         else:
             pairs = read_captions_file(file, folder, skipped, **choices)
         return cls(tuple(in_rounds(pairs, captions_per_image)), batch_size, skipped)
@@ -90,26 +90,33 @@ class PairFolder:
         return digest.hexdigest()
 
 
-def _sidecar_pairs(folder: Path) -> list[tuple[Path, str]]:
+def _sidecar_pairs(folder: Path, skipped: SkippedImages) -> list[tuple[Path, str]]:
     images = find_images(folder)
     if not images:
         raise BayesVLMError(f"{folder} holds no images; put image files there, with their captions.")
-    captioned = [path for path in images if path.with_suffix(".txt").is_file()]
-    if not captioned:
+    if not any(path.with_suffix(".txt").is_file() for path in images):
         raise BayesVLMError(
             f"{folder} holds {len(images)} images but no captions; add captions.csv, captions.tsv or captions.jsonl "
             f"(columns image, caption), or a text file beside each image such as {images[0].with_suffix('.txt').name}."
         )
-    if len(captioned) < len(images):
-        bare = next(path for path in images if path not in set(captioned))
+    pairs = []
+    for path in images:
+        try:
+            pairs.append((path, _caption_beside(path)))
+        except BayesVLMError as error:
+            skipped.note(str(path), error)
+    if not pairs:
         raise BayesVLMError(
-            f"{len(images) - len(captioned)} of {len(images)} images have no caption file (first: {bare}); "
-            f"add {bare.with_suffix('.txt').name} or move the image away."
-        )
-    pairs = [(path, read_text(path.with_suffix(".txt")).strip()) for path in captioned]
-    empty = next((path for path, text in pairs if not text), None)
-    if empty is not None:
-        raise BayesVLMError(
-            f"The caption file {empty.with_suffix('.txt')} is empty; write a caption or move the image away."
+            f"None of the {len(images)} images of {folder} has a caption: {next(iter(skipped.reasons.values()))}"
         )
     return pairs
+
+
+def _caption_beside(image: Path) -> str:
+    file = image.with_suffix(".txt")
+    if not file.is_file():
+        raise BayesVLMError(f"{image} has no caption; write one into {file.name} beside it.")
+    text = read_text(file).strip()
+    if not text:
+        raise BayesVLMError(f"{image} has no caption; {file.name} beside it is empty.")
+    return text

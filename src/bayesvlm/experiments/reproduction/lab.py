@@ -28,6 +28,7 @@ from bayesvlm.data.views import Views
 from bayesvlm.evaluation import Outcomes
 from bayesvlm.experiments.adaptation import Task
 from bayesvlm.experiments.domains import domain_task, find_domains
+from bayesvlm.experiments.earlier import Earlier
 from bayesvlm.experiments.encoding import EncodedSet, Encoder
 from bayesvlm.experiments.methods import METHODS, PREDICTED, SINGLE
 from bayesvlm.experiments.pairs import named_pairs
@@ -60,6 +61,7 @@ class Lab:
         views: of an image, for the methods that vote; 0 leaves those out.
         seeds: repeats of what is random.
         say: told what is being done.
+        earlier: what is kept there and is made again.
     """
 
     plan: Plan
@@ -70,6 +72,7 @@ class Lab:
     views: int = 64
     seeds: int = 2
     say: Callable[[str], None] = lambda text: None
+    earlier: Earlier = field(default_factory=Earlier)
     _kept: dict[Any, Any] = field(default_factory=dict)
 
     def on(self, plan: Plan) -> Lab:
@@ -171,7 +174,7 @@ class Lab:
         folder = self.kept / ("zero-shot-votes" if run.views else "zero-shot")
         path = place(folder, model, labelled.name)
         try:
-            kept = Result.load(path) if path.is_file() else None
+            kept = Result.load(path) if path.is_file() and path not in self.earlier else None
         except BayesVLMError:
             kept = None
         if kept is not None and kept.inputs == json.loads(json.dumps(run.inputs(labelled))):
@@ -258,9 +261,10 @@ class Lab:
             "tuned_on_fingerprint": self.encoder(name).fingerprint(self.set(self._validation)),
         }
         with suppress(BayesVLMError):  # damaged, or of other weights: fitted again
-            kept = BayesVLM.from_pretrained(folder, model=name, device=self.device) if folder.is_dir() else None
-            if kept is not None and made_from.items() <= kept.provenance.items():
-                return kept
+            if folder.is_dir() and folder / "config.json" not in self.earlier:
+                kept = BayesVLM.from_pretrained(folder, model=name, device=self.device)
+                if made_from.items() <= kept.provenance.items():
+                    return kept
         self.say(f"fit       {name} on {self.source()}, then tau on {self._validation}")
         fitted = vlm.without_posterior()  # a copy: what a finding depends on is the model as it came
         fitted.fit([self.pairs(name)], provenance=made_from)

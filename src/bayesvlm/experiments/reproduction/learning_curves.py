@@ -60,7 +60,7 @@ PAPER_LR = 1e-5
 def targets(lab: Lab) -> tuple[str, ...]:
     """The domains to get better at."""
     if not lab.plan.targets:
-        raise BayesVLMError("This needs domains to get better at, and none are named; give the plan some targets.")
+        raise BayesVLMError("There is no domain to get better at; name a collection of domains with --data.")
     return lab.plan.targets
 
 
@@ -87,7 +87,8 @@ def experiment(
     )
     protocol = replace(protocol, lr=PAPER_LR) if own else protocol
     lab.say(f"adapt     {model} to {target}: {', '.join(strategies)} ({metric})")
-    return Adaptation(lab.vlm(model), task, protocol, place(lab.kept / "runs", model, target).with_suffix(""))
+    folder = place(lab.kept / "runs", model, target).with_suffix("")
+    return Adaptation(lab.vlm(model), task, protocol, folder, lab.earlier)
 
 
 def budgets(task: Task) -> tuple[int, ...]:

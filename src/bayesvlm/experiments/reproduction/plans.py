@@ -48,7 +48,7 @@ class Plan:
         """This plan with what a user named in the place of its own; of active learning, `sets` is a set of domains."""
         if self.domains is not None and sets:
             if len(sets) > 1:
-                raise BayesVLMError(f"Active learning takes one collection of domains, and there are {len(sets)}.")
+                raise BayesVLMError(f"Active learning takes one collection of domains, not {len(sets)}; name one.")
             targets = self.targets if sets[0] == self.domains else find_domains(sets[0]).targets
             return replace(self.with_given(models, (), validation, pairs), domains=sets[0], targets=targets)
         return replace(

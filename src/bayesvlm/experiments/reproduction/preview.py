@@ -28,7 +28,7 @@ from bayesvlm.experiments.reproduction.places import (
     shape_of,
 )
 from bayesvlm.experiments.reproduction.plans import PCMEPP, PROLIP
-from bayesvlm.experiments.reproduction.speed import Speed, told, tried
+from bayesvlm.experiments.reproduction.speed import REFERENCE, Speed, estimated, measured
 from bayesvlm.experiments.styles import STYLES
 from bayesvlm.models import resolve_device
 
@@ -147,13 +147,14 @@ class _Model:
 
 def _speed(model: _Model, lab: Lab) -> tuple[Speed | None, str]:
     if model.encoder is not None:
-        speed = tried(model.encoder)
-        return speed, f"encoding alone, {model.name} tried here: {speed}"
+        speed = measured(model.encoder)
+        return speed, f"encoding alone, {model.name} measured on this machine: {speed}"
     shape = shape_of(model.name)
     if shape is None:
         return None, f"how fast {model.name} is cannot be said before it is loaded"
-    speed = told(shape, resolve_device(lab.device))
-    return speed, f"encoding alone, {model.name} by its operations, so about: {speed}"
+    speed = estimated(shape, resolve_device(lab.device))
+    how = f"with random weights of {REFERENCE}'s shape" + ("" if shape == REFERENCE else " and scaled by operations")
+    return speed, f"encoding alone, {model.name} measured on this machine {how}: about {speed}"
 
 
 # Data -----------------------------------------------------------------------------------------------------------------

@@ -105,7 +105,7 @@ class Proxies:
         folder, inputs = place(lab.kept / "proxies", model, name).with_suffix(""), self._inputs(distortion)
         try:
             kept = SavedPosterior.load(folder)
-            if kept.config.provenance.get("inputs") == inputs:
+            if folder / "config.json" not in lab.earlier and kept.config.provenance.get("inputs") == inputs:
                 return lab.vlm(model).without_posterior().with_posterior(kept)
         except BayesVLMError:  # there is none yet, or it is damaged
             pass

@@ -1,4 +1,4 @@
-"""How long a model takes to encode an image or a text here: tried, or told from its operations."""
+"""How long a model takes to encode an image or a text on this machine: measured, or estimated from its operations."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from PIL import Image
 
-from bayesvlm.experiments.architectures import flops_per_image, flops_per_text
+from bayesvlm.experiments.architectures import architecture, flops_per_image, flops_per_text, image_encoder
 from bayesvlm.experiments.encoding import Encoder
 
-_EFFICIENCY = 0.4  # of a matrix product's speed that an encoder reaches
-_TRIED = 16  # inputs at once
+REFERENCE = "CLIP-Base"
+"""The architecture that is timed with random weights where a model is not here."""
+_BATCH = 16  # inputs at once
 _CAPTION = "a photo of a small red boat on a calm lake"
 
 
@@ -35,42 +36,44 @@ def _rate(seconds: float) -> str:
 
 
 @cache
-def tried(encoder: Encoder) -> Speed:
+def measured(encoder: Encoder) -> Speed:
     """Of a model that is loaded."""
-    images, texts = [Image.new("RGB", (224, 224))] * _TRIED, [_CAPTION] * _TRIED
+    images, texts = [Image.new("RGB", (224, 224))] * _BATCH, [_CAPTION] * _BATCH
     adapter = encoder.adapter
     return Speed(
-        _timed(lambda: adapter.encode_images(images, batch_size=_TRIED, progress=False)) / _TRIED,
-        _timed(lambda: adapter.encode_texts(texts, progress=False)) / _TRIED,
+        _timed(lambda: adapter.encode_images(images, batch_size=_BATCH, progress=False)) / _BATCH,
+        _timed(lambda: adapter.encode_texts(texts, progress=False)) / _BATCH,
     )
 
 
 @cache
-def told(shape: str, device: torch.device) -> Speed:
-    """Of one of the paper's architectures, texts at full length."""
-    speed = _EFFICIENCY * _flops_a_second(device)
+def estimated(shape: str, device: torch.device) -> Speed:
+    """Of one of the paper's architectures, texts at full length: its operations at the rate of `REFERENCE`."""
+    speed = _flops_per_second(device)
     return Speed(flops_per_image(shape) / speed, flops_per_text(shape) / speed)
 
 
 @cache
-def _flops_a_second(device: torch.device) -> float:
-    side = 2048 if device.type == "cuda" else 1024
-    left = torch.randn(side, side, device=device)
+def _flops_per_second(device: torch.device) -> float:
+    """What the image tower of `REFERENCE` reaches here, with random weights."""
+    encode = image_encoder(REFERENCE, device)
+    pixels = torch.randn(_BATCH, *architecture(REFERENCE).pixels, device=device)
 
-    def product() -> None:
-        _ = left @ left
+    def run() -> None:
+        encode(pixels)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
 
-    return 2 * side**3 / _timed(product)
+    with torch.inference_mode():
+        return _BATCH * flops_per_image(REFERENCE) / _timed(run, seconds=3.0)
 
 
-def _timed(work: Callable[[], Any]) -> float:
-    """The shortest of three runs, after one to warm up."""
+def _timed(work: Callable[[], Any], seconds: float = 0.0) -> float:
+    """The shortest of three runs, or of as many as `seconds` allow, after one to warm up."""
     work()
-    best = float("inf")
-    for _ in range(3):
+    times: list[float] = []
+    while len(times) < 3 or sum(times) < seconds:
         started = time.perf_counter()
         work()
-        best = min(best, time.perf_counter() - started)
-    return best
+        times.append(time.perf_counter() - started)
+    return min(times)

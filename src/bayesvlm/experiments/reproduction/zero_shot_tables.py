@@ -56,7 +56,7 @@ def measured(lab: Lab, model: str, *, predicts: bool = False) -> list[Result]:
     if lab.vlm(model).predicts_variance and not predicts:
         raise BayesVLMError(f"{model} predicts its variances itself, so no posterior is fitted; run uq_results_prolip.")
     if predicts and not lab.vlm(model).predicts_variance:
-        raise BayesVLMError(f"{model} predicts no variances, as this table wants; run uq_results_clip for it.")
+        raise BayesVLMError(f"{model} predicts no variances, which this table is about; run uq_results_clip.")
     results = [lab.zero_shot(model, data) for data in lab.sets]
     names = [result.data for result in results]
     if len(set(names)) < len(names):
@@ -139,7 +139,7 @@ def base_claims(results: Sequence[Result]) -> list[Claim]:
         Claim.judged(
             "BayesVLM performs similarly to temperature scaling in accuracy and NLPD.",
             max(gaps) <= 0.1 and similar,
-            f"Bayes minus temperature scaling: {min(gaps):+.2f} to {max(gaps):+.2f} nats (better is no matter)",
+            f"Bayes minus temperature scaling: {min(gaps):+.2f} to {max(gaps):+.2f} nats (wanted: at most 0.1)",
         ),
         Claim.judged(
             f"BayesVLM outperforms all baselines in ECE ({', '.join(others)}).",
