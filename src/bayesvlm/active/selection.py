@@ -23,6 +23,7 @@ from bayesvlm.classes import class_names, label_indices
 from bayesvlm.core.errors import BayesVLMError, check_choice, check_count
 from bayesvlm.core.features import Features
 from bayesvlm.core.predict import Drawn, cosine_groups, entropy
+from bayesvlm.core.printing import described
 from bayesvlm.progress import progress_bar
 from bayesvlm.vlm import BayesVLM
 
@@ -68,6 +69,8 @@ class Selection:
     indices: Tensor  # [budget]
     scores: Tensor  # [budget]
     seconds: dict[str, float] = field(default_factory=dict)
+
+    __repr__ = described
 
 
 def select(

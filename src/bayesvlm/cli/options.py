@@ -9,6 +9,14 @@ import typer
 
 Json = Annotated[bool, typer.Option("--json", help="Print one json object instead of text.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Stop at the first unreadable image instead of skipping it.")]
+StrictPosterior = Annotated[
+    bool,
+    typer.Option(
+        "--strict",
+        help="Stop at the first unreadable image instead of skipping it, and at a posterior whose encoder has changed "
+        "since instead of warning.",
+    ),
+]
 Model = Annotated[
     str | None,
     typer.Option("--model", help="The model to use, where the posterior's own has moved (Hub id or folder)."),
