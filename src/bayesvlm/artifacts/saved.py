@@ -275,9 +275,9 @@ def _config_from(raw: Mapping[str, Any], path: Path) -> PosteriorConfig:
                 )
         if raw["encoder_weights"] is not None and raw["weights"] is None:
             raise BayesVLMError("encoder_weights are there, weights are not; fit or copy the posterior again.")
-        for name in ("weights", "encoder_weights"):
+        for name in ("weights", "encoder_weights", "all_weights"):
             if raw[name] is not None and not isinstance(raw[name].get("float32"), str):
-                raise BayesVLMError(f"{name} must hold the projections' hashes by dtype, float32 among them.")
+                raise BayesVLMError(f"{name} must hold hashes by dtype, float32 among them.")
     except BayesVLMError as error:
         raise BayesVLMError(f"{path}: {error}") from None
     except (KeyError, TypeError) as error:
