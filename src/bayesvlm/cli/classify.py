@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from bayesvlm.core.predict import Prediction
 
 _NATS = ("entropy", "epistemic", "aleatoric")
-_SPLIT = (
-    "entropy = epistemic + aleatoric, in nats: their shares by Monte Carlo, of the entropy of the probabilities shown"
-)
+_SPLIT = "entropy = epistemic + aleatoric, in nats: draws of the parameters say which share of it is which"
 
 
 def classify(
