@@ -12,8 +12,9 @@ from torch import Tensor
 
 from bayesvlm import BayesVLM, BayesVLMError, Features
 from bayesvlm.core.curvature import infonce_curvature, sigmoid_curvature
+from bayesvlm.core.errors import BayesVLMWarning
 from bayesvlm.core.evidence import optimal_prior_precision
-from bayesvlm.core.predict import plain_logits, plain_softmax
+from bayesvlm.core.predict import Link, plain_logits, plain_softmax
 from bayesvlm.settings import Settings
 
 Draw = Callable[..., Tensor]
@@ -82,7 +83,7 @@ def test_lam_follows_tau_by_the_evidence(vlm: BayesVLM, draw: Draw) -> None:
     assert given.replace(lam="evidence").lam == vlm.lam
     lam = {"image": 2.0, "text": 3.0}
     changed = vlm.replace(lam=lam)
-    lam["image"] = changed.lam["image"] = -1.0
+    lam["image"] = -1.0
     assert changed.lam == {"image": 2.0, "text": 3.0}, "nobody else's dictionary is shared"
     assert given.fit([pairs(draw, 50)]).settings.lam is None, "new factors, new lam"
 
@@ -170,13 +171,25 @@ def test_without_posterior_is_as_if_there_had_been_none(vlm: BayesVLM, draw: Dra
     torch.testing.assert_close(again, vlm.fit([stream]).classify(images, texts).probs)
 
 
-def test_entropy_splits_within_its_bounds(vlm: BayesVLM, draw: Draw) -> None:
+@pytest.mark.parametrize("link", ["probit", "centred", "mc"])
+def test_the_entropy_shown_is_the_sum_of_the_parts_shown(vlm: BayesVLM, draw: Draw, link: Link) -> None:
+    vlm.fit([pairs(draw, 50)])
+    images, texts = pairs(draw, 5)
+    p = vlm.replace(link=link).classify(images, texts, draws=64)
+    torch.testing.assert_close(p.epistemic + p.aleatoric, p.entropy)
+    torch.testing.assert_close(p.epistemic / p.entropy, p.monte_carlo.epistemic / p.monte_carlo.total)
+    assert float(p.epistemic.min()) > 0
+    assert float(p.aleatoric.min()) > 0
+    assert float(p.entropy.max()) <= math.log(5) + 1e-12
+    if link == "mc":
+        torch.testing.assert_close(p.epistemic, p.monte_carlo.epistemic)
+        torch.testing.assert_close(p.entropy, p.monte_carlo.total)
+
+
+def test_draws_are_fixed_by_the_seed_and_agree_where_all_is_certain(vlm: BayesVLM, draw: Draw) -> None:
     vlm.fit([pairs(draw, 50)])
     images, texts = pairs(draw, 5)
     p = vlm.replace(link="mc").classify(images, texts, draws=64)
-    torch.testing.assert_close(p.epistemic + p.aleatoric, p.entropy)
-    assert float(p.epistemic.min()) > 0
-    assert float(p.entropy.max()) <= math.log(5) + 1e-12
     again = vlm.replace(link="mc").classify(images, texts, draws=64)
     assert torch.equal(p.probs, again.probs), "the draws are fixed by the seed"
     certain = vlm.replace(lam={"image": 1e12, "text": 1e12}).classify(images, texts)
@@ -188,7 +201,8 @@ def test_tune_finds_the_best_tau_and_sets_it(vlm: BayesVLM, draw: Draw) -> None:
     vlm.fit([pairs(draw, 50)])
     images, texts = pairs(draw, 40)
     labels = torch.arange(40) % 5
-    grid = vlm.tune(images, labels, texts[:5], taus=[0.1, 1.0, 10.0, 100.0])
+    with pytest.warns(BayesVLMWarning, match="an end of the grid"):
+        grid = vlm.tune(images, labels, texts[:5], taus=[0.1, 1.0, 10.0, 100.0])
     assert len(grid) > 4, "it refines around the best grid point"
     assert vlm.tau == grid.best.tau
     assert grid.best.lam == vlm.lam
@@ -300,8 +314,26 @@ def test_projections_that_cannot_meet(draw: Draw) -> None:
         BayesVLM.from_projections(draw(6, 10), draw(7, 8), 1.0)
     with pytest.raises(BayesVLMError, match="needs logit_bias"):
         BayesVLM.from_projections(draw(6, 10), draw(6, 8), 1.0, loss="sigmoid")
-    with pytest.raises(BayesVLMError, match="logarithm of the temperature"):
-        BayesVLM.from_projections(draw(6, 10), draw(6, 8), 100.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (1 / 0.07, r"logit_scale=14.2857 means the temperature t = exp\(14.2857\) = 1.6e\+06, .* = 2.66 where t is"),
+        (100.0, r"log\(100\) = 4.61 where t is 100"),
+        (1e6, "no model is trained beyond 10,000"),
+        (math.nan, "logit_scale=nan; it must be a number, the logarithm"),
+        ("warm", "logit_scale=warm; it must be a number"),
+    ],
+)
+def test_a_temperature_that_is_not_a_logarithm(draw: Draw, given: float, sentence: str) -> None:
+    with pytest.raises(BayesVLMError, match=sentence):
+        BayesVLM.from_projections(draw(6, 10), draw(6, 8), given)
+
+
+def test_temperatures_that_are_trained_are_taken(draw: Draw) -> None:
+    for scale in (118.0, 500.0):
+        assert BayesVLM.from_projections(draw(6, 10), draw(6, 8), math.log(scale)).scale == pytest.approx(scale)
 
 
 def test_a_posterior_for_a_singular_factor_simply_works(draw: Draw) -> None:

@@ -21,6 +21,12 @@ def class_names(classes: Sequence[str] | Features) -> tuple[str, ...] | None:
     if isinstance(classes, Features):
         return None
     names = tuple(classes)
+    for index, name in enumerate(names):
+        if not isinstance(name, str):
+            raise BayesVLMError(
+                f"classes[{index}] is {str(name)[:60]!r}, a {type(name).__name__}; every class must be one str, a name "
+                "or a prompt (several prompts of one class: average their Features with .pooled)."
+            )
     seen: set[str] = set()
     repeated = sorted({name for name in names if name in seen or seen.add(name)})  # type: ignore[func-returns-value]
     if repeated:

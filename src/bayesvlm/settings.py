@@ -9,6 +9,7 @@ from typing import get_args
 from bayesvlm.core.errors import BayesVLMError, check_choice, check_positive
 from bayesvlm.core.estimation import TOWERS
 from bayesvlm.core.evidence import Structure
+from bayesvlm.core.frozen import FrozenDict
 from bayesvlm.core.posterior import Covariance
 from bayesvlm.core.predict import Link
 
@@ -32,4 +33,4 @@ class Settings:
             if not isinstance(self.lam, Mapping) or set(self.lam) != set(TOWERS):
                 raise BayesVLMError(f"lam={self.lam!r}; it takes both towers: {{'image': ..., 'text': ...}}.")
             lam = {tower: check_positive(f"lam[{tower!r}]", self.lam[tower]) for tower in TOWERS}
-            object.__setattr__(self, "lam", lam)  # a copy: what the caller does with theirs is no matter here
+            object.__setattr__(self, "lam", FrozenDict(lam))  # a copy: what the caller does with theirs is no matter

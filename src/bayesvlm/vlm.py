@@ -5,31 +5,34 @@ from __future__ import annotations
 import json
 import math
 import tempfile
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace as dataclass_replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, NoReturn, cast, get_args
 
 import torch
 from torch import Tensor
 
 from bayesvlm.artifacts import PosteriorConfig, SavedPosterior, hub
 from bayesvlm.artifacts.saved import LamSource
-from bayesvlm.artifacts.weights import check_weights, same_weights, weight_hashes
+from bayesvlm.artifacts.weights import check_weights, encoder_hashes, same_encoder, same_weights, weight_hashes
 from bayesvlm.classes import class_names, label_indices
 from bayesvlm.core.contrast import DEFAULT_MEMORY, Precision
 from bayesvlm.core.cosine import CosineMoments, prob_cosine
 from bayesvlm.core.embeddings import GaussianEmbeddings
-from bayesvlm.core.errors import BayesVLMError, check_choice
+from bayesvlm.core.errors import BayesVLMError, BayesVLMWarning, check_choice
 from bayesvlm.core.estimation import TOWERS, FactorEstimator, Loss, Normalise, Tower, best_lams
 from bayesvlm.core.evidence import Structure
 from bayesvlm.core.factors import KroneckerFactors
 from bayesvlm.core.features import Features
+from bayesvlm.core.frozen import FrozenDict
 from bayesvlm.core.head import BayesHead, PlainHead
 from bayesvlm.core.inverted import InvertedPosterior
 from bayesvlm.core.posterior import Covariance, Posterior
 from bayesvlm.core.predict import (
+    EntropySplit,
     Link,
     Prediction,
     centred_probit,
@@ -49,6 +52,7 @@ from bayesvlm.progress import progress_bar
 from bayesvlm.settings import Settings
 
 Method = Literal["probcosine", "mean", "native"]
+_LARGEST_SCALE = 10_000  # of temperatures: CLIP's is cut at 100, SigLIP's is 118, others reach some hundreds
 Given = InvertedPosterior | PredictedVariance  # what a checkpoint may bring in the place of Kronecker factors
 
 
@@ -64,6 +68,19 @@ class BayesVLM:
         torch.Size([5, 3])
     """
 
+    image: Projection
+    text: Projection
+    logit_scale: float
+    logit_bias: float | None
+    loss: Loss
+    adapter: Adapter | None
+    settings: Settings
+    provenance: dict[str, Any]
+    _factors: dict[Tower, KroneckerFactors] | None
+    _normalise: Normalise | None
+    _given: Mapping[Tower, Given] | None
+    _all_weights: dict[str, str] | None
+
     def __init__(
         self,
         image: Projection,
@@ -77,6 +94,7 @@ class BayesVLM:
         normalise: Normalise | None = None,
         provenance: Mapping[str, Any] | None = None,
         given: Mapping[Tower, Given] | None = None,
+        all_weights: Mapping[str, str] | None = None,
     ) -> None:
         check_choice("loss", loss, get_args(Loss))
         if loss == "sigmoid" and logit_bias is None:
@@ -91,16 +109,33 @@ class BayesVLM:
                 f"The projections are on {image.weight.device} and {text.weight.device}; both must be on one device."
             )
         dtype = torch.promote_types(image.weight.dtype, text.weight.dtype)
-        self.image, self.text = image.to(dtype), text.to(dtype)
-        self.logit_scale, self.logit_bias, self.loss = float(logit_scale), logit_bias, loss
-        if not math.isfinite(self.logit_scale) or self.logit_scale > 30:
-            raise BayesVLMError(
-                f"logit_scale={logit_scale}; it is the logarithm of the temperature, as CLIP stores it (about 4.6)."
-            )
-        self.adapter = adapter
-        self._factors, self._normalise, self._given = factors, normalise, given
-        self.settings = settings or Settings()
-        self.provenance = dict(provenance or {})
+        self._hold(
+            image=image.to(dtype),
+            text=text.to(dtype),
+            logit_scale=_check_logit_scale(logit_scale),
+            logit_bias=logit_bias,
+            loss=loss,
+            adapter=adapter,
+            settings=settings or Settings(),
+            provenance=dict(provenance or {}),
+            _factors=None if factors is None else FrozenDict(factors),
+            _normalise=normalise,
+            _given=given,
+            _all_weights=None if all_weights is None else dict(all_weights),
+        )
+
+    def _hold(self, **state: Any) -> None:
+        """Set what it holds, and drop what was derived from what it held before."""
+        for name in ("_lam", "posterior"):
+            self.__dict__.pop(name, None)
+        self.__dict__.update(state)
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise BayesVLMError(
+            f"vlm.{name} is read-only, because what was computed from it would stay as it was; "
+            "vlm.replace(tau=..., lam=..., structure=..., covariance=..., link=...) returns a new BayesVLM with other "
+            "settings, from_pretrained and from_projections one with other weights."
+        )
 
     # Making one ------------------------------------------------------------------------------------------------------
 
@@ -113,6 +148,7 @@ class BayesVLM:
         device: str | torch.device | None = None,
         dtype: torch.dtype | None = None,
         revision: str | None = None,
+        strict: bool = False,
     ) -> BayesVLM:
         """Load a model, or a saved posterior with its model.
 
@@ -125,6 +161,8 @@ class BayesVLM:
             device: None takes CUDA where there is one.
             dtype: of the encoder; None is float32.
             revision: branch, tag or commit on the Hub.
+            strict: refuse a posterior that was estimated with another encoder in front of the same projections (one
+                whose towers were fine-tuned since, for instance), instead of warning.
         """
         target = resolve_device(device)
         folder = hub.find_posterior(name, revision)
@@ -154,7 +192,7 @@ class BayesVLM:
                     f"The model of the posterior {name} could not be loaded (where it has moved, give model=... in "
                     f"Python or --model): {error}"
                 ) from error
-        return vlm.with_posterior(saved)
+        return vlm.with_posterior(saved, strict=strict)
 
     @classmethod
     def from_projections(
@@ -170,17 +208,18 @@ class BayesVLM:
         """For people who only have features: the two projections and the temperature's logarithm, no encoder."""
         image, text = Projection(image_weight, image_bias), Projection(text_weight, text_bias)
         bias = None if logit_bias is None else float(logit_bias)
-        return cls(image, text, float(logit_scale), bias, loss)
+        return cls(image, text, logit_scale, bias, loss)
 
     @classmethod
     def _from_adapter(cls, adapter: Adapter) -> BayesVLM:
         model = (adapter.image, adapter.text, adapter.logit_scale, adapter.logit_bias, adapter.loss)
         return cls(*model, adapter=adapter, given=adapter.posterior)
 
-    def with_posterior(self, saved: SavedPosterior) -> BayesVLM:
-        """This model with a saved posterior, which must be for these very weights.
+    def with_posterior(self, saved: SavedPosterior, *, strict: bool = False) -> BayesVLM:
+        """This model with a saved posterior, which must be for these very projections.
 
-        That of a fine-tuned model must be for the weights it was fine-tuned from, and brings its own projections.
+        That of a fine-tuned model must be for the weights it was fine-tuned from, and brings its own projections. An
+        encoder that differs elsewhere gets a warning, or with `strict` an error.
         """
         name = self.adapter.name if self.adapter else "these projections"
         config = saved.config
@@ -192,6 +231,9 @@ class BayesVLM:
             tuned = self._tuned(saved)
         elif config.weights is not None:
             check_weights(config.weights, config.model, self.image, self.text, name)
+        all_weights = config.all_weights if config.weights is not None else self._encoder_hashes()
+        if config.all_weights is not None and self.adapter is not None:
+            self._check_encoder(config, strict)
         for entry in ("loss", "logit_scale", "logit_bias"):
             had, have = getattr(config, entry), getattr(self, entry)
             if had is not None and had != have:
@@ -207,10 +249,28 @@ class BayesVLM:
             link=config.link,
         )
         factors = {tower: saved.factors[tower].to(self.device) for tower in TOWERS}
-        kept = {"normalise": config.normalise, "provenance": config.provenance}
+        kept = {"normalise": config.normalise, "provenance": config.provenance, "all_weights": all_weights}
         vlm = self._copy(factors=factors, given=None, settings=settings, **kept, **tuned)
         _ = vlm.posterior  # shapes are checked here, not at the first prediction
         return vlm
+
+    def _encoder_hashes(self) -> dict[str, str] | None:
+        return None if self.adapter is None else encoder_hashes(self.adapter.model.parameters())
+
+    def _check_encoder(self, config: PosteriorConfig, strict: bool) -> None:
+        """Say so where this is not the encoder a posterior was estimated with."""
+        adapter = self._encoder("images")
+        if same_encoder(config.all_weights or {}, adapter.model.parameters()):
+            return
+        message = (
+            f"{adapter.name} is not the encoder this posterior was estimated with ({config.model or 'not named'}): the "
+            "projections are the same, but other weights differ, as after fine-tuning or LoRA, so its variances are "
+            "about activations that this encoder does not produce; load the encoder it was made with, or fit a "
+            "posterior for this one"
+        )
+        if strict:
+            raise BayesVLMError(f"{message}.")
+        warnings.warn(f"{message} (strict=True, or --strict, refuses it).", BayesVLMWarning, stacklevel=4)
 
     def _tuned(self, saved: SavedPosterior) -> dict[str, Projection]:
         """The projections of a fine-tuned model, which are kept with its posterior."""
@@ -263,7 +323,8 @@ class BayesVLM:
         Variances that a model predicts are part of it, and stay.
         """
         given = self._given if self.predicts_variance else None
-        return self._copy(factors=None, given=given, settings=Settings(), normalise=None, provenance={})
+        bare: dict[str, Any] = {"factors": None, "normalise": None, "provenance": {}, "all_weights": None}
+        return self._copy(given=given, settings=Settings(), **bare)
 
     def _copy(self, **changes: Any) -> BayesVLM:
         kept: dict[str, Any] = {
@@ -278,6 +339,7 @@ class BayesVLM:
             "settings": self.settings,
             "normalise": self._normalise,
             "provenance": self.provenance,
+            "all_weights": self._all_weights,
         }
         return BayesVLM(**{**kept, **changes})
 
@@ -325,14 +387,14 @@ class BayesVLM:
     @property
     def lam(self) -> dict[str, float]:
         """Prior precision of each tower: as given, or by the evidence."""
-        return dict(self._lam)
+        return self._lam
 
     @cached_property
     def _lam(self) -> dict[str, float]:
         if self.settings.lam is not None:
-            return dict(self.settings.lam)
+            return FrozenDict(self.settings.lam)
         norms: dict[str, float] = {tower: getattr(self, tower).norm_squared for tower in TOWERS}
-        return best_lams(self.factors, norms, self.tau, self.settings.structure)
+        return FrozenDict(best_lams(self.factors, norms, self.tau, self.settings.structure))
 
     def _check_free(self, what: str) -> None:
         """Refuse what takes Kronecker factors where the model brought its variances some other way."""
@@ -353,7 +415,7 @@ class BayesVLM:
                 made[tower] = Posterior(projection, factors, self.tau, self._lam[tower], structure, covariance)
             except BayesVLMError as error:
                 raise BayesVLMError(f"The {tower} tower: {error}") from None
-        return made
+        return FrozenDict(made)
 
     # Estimating the posterior ----------------------------------------------------------------------------------------
 
@@ -417,11 +479,16 @@ class BayesVLM:
         )
         for tower in TOWERS:
             factors[tower].check()
-        self._forget()
-        self._factors, self._normalise = factors, normalise if self.loss == "sigmoid" else None
-        self._given = None
-        self.settings = dataclass_replace(self.settings, lam=None)
-        self.provenance = {**record, "pairs": factors["image"].n}
+        n = factors["image"].n
+        _warn_few(n, self.image, self.text)
+        self._hold(
+            settings=dataclass_replace(self.settings, lam=None),
+            provenance={**record, "contrast": min(negatives, n), "pairs": n},
+            _factors=FrozenDict(factors),
+            _normalise=normalise if self.loss == "sigmoid" else None,
+            _given=None,
+            _all_weights=self._encoder_hashes(),
+        )
         return self
 
     def tune(
@@ -465,8 +532,8 @@ class BayesVLM:
 
         with progress_bar("tuning tau", total=None, unit="taus", show=progress) as advance:
             grid = search_tau(evaluate, taus, refine=refine, advance=advance)
-        self._forget()
-        self.settings = dataclass_replace(self.settings, tau=grid.best.tau, lam=None)
+        self._hold(settings=dataclass_replace(self.settings, tau=grid.best.tau, lam=None))
+        grid.warn()
         return grid
 
     # Using it --------------------------------------------------------------------------------------------------------
@@ -489,8 +556,9 @@ class BayesVLM:
             classes: names or prompts as they are to be encoded, or Features, [C].
             method: "probcosine", by the moments of the cosine and the link of the settings; "mean", the softmax of the
                 means' scaled cosines; "native", of the score that a model with variances of its own was trained with.
-            draws: parameter draws for link="mc" and for `.epistemic` / `.aleatoric` (made when first asked for). They
-                come from the posterior itself, whatever `covariance` is chosen for the analytic links.
+            draws: parameter draws for link="mc" and for `.monte_carlo`, which divides the entropy into `.epistemic` and
+                `.aleatoric` (made when first asked for). They come from the posterior itself, whatever `covariance` is
+                chosen for the analytic links.
             seed: of those draws.
         """
         check_choice("method", method, get_args(Method))
@@ -506,24 +574,21 @@ class BayesVLM:
             )
         images, texts = self.image_features(inputs, progress=progress), self.text_features(classes)
         embedded = self._embeddings(images, texts)
-        moments, posterior = prob_cosine(*embedded), self.posterior
-
-        def split() -> Any:
-            return monte_carlo(posterior["image"], images, posterior["text"], texts, self.scale, draws, seed)
-
-        link, label_link = self.settings.link, self._label_link
+        moments, posterior, link = prob_cosine(*embedded), self.posterior, self.settings.link
+        drawn = partial(monte_carlo, posterior["image"], images, posterior["text"], texts, self.scale, draws, seed)
+        draw: EntropySplit | Callable[[], EntropySplit] = drawn
+        by_label = partial(sigmoid_probit, moments, self.scale, self.logit_bias or 0.0)
         if method != "probcosine":
             scores = self.logits(images, texts) + (self.logit_bias or 0.0)
             if method == "native":
                 scores = self._encoder("images").native_logits(*embedded)
-            probs = torch.softmax(scores, dim=1)
-            label_link = None if label_link is None else lambda _: torch.sigmoid(scores)
+            probs, by_label = torch.softmax(scores, dim=1), partial(torch.sigmoid, scores)
         elif link == "mc":
-            result = split()
-            probs, split = result.probs, lambda: result
+            draw = drawn()
+            probs = draw.probs
         else:
             probs = (probit if link == "probit" else centred_probit)(moments, self.scale)
-        return Prediction(probs, moments, names, split, label_link)
+        return Prediction(probs, moments, names, draw, by_label if self.loss == "sigmoid" else None)
 
     @torch.no_grad()
     def head(self, classes: Sequence[str] | Features) -> BayesHead:
@@ -594,19 +659,6 @@ class BayesVLM:
     def _embeddings(self, images: Features, texts: Features) -> tuple[GaussianEmbeddings, GaussianEmbeddings]:
         return self.posterior["image"].embed(images), self.posterior["text"].embed(texts)
 
-    @property
-    def _label_link(self) -> Callable[[CosineMoments], Tensor] | None:
-        """Per-label probabilities, for models trained with the sigmoid loss."""
-        scale, bias = self.scale, self.logit_bias
-        if self.loss != "sigmoid" or bias is None:
-            return None
-        return lambda moments: sigmoid_probit(moments, scale, bias)
-
-    def _forget(self) -> None:
-        """Drop what was derived from the factors and settings that are about to change."""
-        for name in ("_lam", "posterior"):
-            self.__dict__.pop(name, None)
-
     # Keeping it ------------------------------------------------------------------------------------------------------
 
     def saved(self, model: str | None = None) -> SavedPosterior:
@@ -632,6 +684,7 @@ class BayesVLM:
             model=model or (_lasting(self.adapter.name) if self.adapter else None),
             revision=self.adapter.revision if self.adapter and not model else None,
             encoder_weights=weight_hashes(own, self.text) if own is not None and tuned else None,
+            all_weights=self._all_weights,
             provenance=self.provenance,
         )
         projections: dict[Tower, Projection] | None = None
@@ -648,7 +701,13 @@ class BayesVLM:
             folder: made if need be; files of an earlier save are replaced.
             model: the encoder's id to record instead of where it was loaded from.
         """
-        return self.saved(model).save(folder)
+        if not str(folder):
+            raise BayesVLMError("The folder to save to is ''; name one, such as 'posterior'.")
+        try:
+            return self.saved(model).save(folder)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise BayesVLMError(f"A posterior cannot be saved to {folder}: {reason}; give another folder.") from None
 
     def push_to_hub(
         self, repo_id: str, *, model: str | None = None, private: bool = False, token: str | None = None
@@ -681,6 +740,40 @@ def _lasting(name: str) -> str:
     """A model's folder as a path that holds from any working directory; a Hub id or an embedded one as it is."""
     folder = Path(name).expanduser()
     return str(folder.resolve()) if folder.is_dir() and embedded_model(name) is None else name
+
+
+def _check_logit_scale(logit_scale: float) -> float:
+    """The temperature's logarithm as a float, if a model may have been trained with it."""
+    try:
+        found = float(logit_scale)
+    except (TypeError, ValueError, RuntimeError):
+        found = math.nan
+    if not math.isfinite(found):
+        raise BayesVLMError(
+            f"logit_scale={str(logit_scale)[:40]}; it must be a number, the logarithm of the temperature, as CLIP "
+            "stores it (about 4.6)."
+        )
+    if found > math.log(_LARGEST_SCALE):
+        size = f" = {math.exp(found):.2g}" if found < 700 else ""
+        raise BayesVLMError(
+            f"logit_scale={found:g} means the temperature t = exp({found:g}){size}, and no model is trained beyond "
+            f"{_LARGEST_SCALE:,}; it must be the logarithm, as CLIP stores it: log({found:g}) = {math.log(found):.3g} "
+            f"where t is {found:g}."
+        )
+    return found
+
+
+def _warn_few(pairs: int, image: Projection, text: Projection) -> None:
+    """Say so where there are fewer pairs than a tower's activations have directions."""
+    widest = max(image.input_width, text.input_width)
+    if pairs < widest:
+        warnings.warn(
+            f"The posterior is estimated from {pairs} pairs, fewer than the {widest} numbers that enter a projection "
+            f"(its embeddings have {image.embedding_width}): in the directions that no pair shows it is the prior, and "
+            "its variances say little; fit on thousands of pairs.",
+            BayesVLMWarning,
+            stacklevel=3,
+        )
 
 
 def _check_json(name: str, value: Mapping[str, Any]) -> None:

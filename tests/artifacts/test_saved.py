@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from bayesvlm import BayesVLM, BayesVLMError, Features
 from bayesvlm.artifacts import SavedPosterior
 from bayesvlm.artifacts.files import read_safetensors, write_together
-from bayesvlm.artifacts.weights import check_weights, weight_hashes
+from bayesvlm.artifacts.weights import check_weights, encoder_hashes, same_encoder, weight_hashes
 from bayesvlm.core.factors import KroneckerFactors
 from bayesvlm.core.projection import Projection
 
@@ -70,6 +70,46 @@ def test_the_same_weights_in_half_precision_are_accepted(dtype: torch.dtype) -> 
     nudged = Projection(vlm.image.weight + 1e-6)
     with pytest.raises(BayesVLMError, match="other weights"):
         check_weights(weight_hashes(vlm.image, vlm.text), None, nudged, vlm.text, "a fine-tuned model")
+
+
+def test_an_encoder_hash_is_of_the_numbers_alone() -> None:
+    """Not of their names, order or layout, which change between versions and libraries; every single one counts."""
+    a, b = (torch.randn(6, 4, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
+    hashes = encoder_hashes([a, b])
+    for same in ([b, a], [torch.cat([a, b])], [a.T, b.flatten()], [a.double(), b]):
+        assert encoder_hashes(same) == hashes
+    assert same_encoder(hashes, [a.half(), b.half()])
+    assert same_encoder(hashes, [a.bfloat16(), b.bfloat16()])
+    assert same_encoder(encoder_hashes([a.half(), b.half()]), [a, b])
+    for row in range(6):
+        changed = a.clone()
+        changed[row, row % 4] *= 1.0001
+        assert not same_encoder(hashes, [changed, b])
+        changed[row, row % 4] *= 1.01
+        assert not same_encoder(hashes, [changed.bfloat16(), b.bfloat16()])
+    assert not same_encoder(hashes, [a])
+
+
+def test_buffers_do_not_matter() -> None:
+    layer = torch.nn.BatchNorm1d(3)
+    before = encoder_hashes(layer.parameters())
+    layer.register_buffer("position_ids", torch.arange(5))
+    layer.running_mean.add_(1.0)
+    assert encoder_hashes(layer.parameters()) == before
+
+
+def test_posteriors_of_two_encoders_are_not_merged() -> None:
+    one, other = fitted(seed=1).saved(), fitted(seed=2).saved()
+
+    def of(saved: SavedPosterior, *hashes: str) -> SavedPosterior:
+        found = dict(zip(("float32", "float16", "bfloat16"), hashes, strict=True)) if hashes else None
+        return replace(saved, config=replace(saved.config, all_weights=found))
+
+    with pytest.raises(BayesVLMError, match="different encoders in front of the same projections"):
+        of(one, "a", "b", "c").merge(of(other, "d", "e", "f"))
+    merged = of(one, "a", "b", "c").merge(of(other, "b", "b", "d"))  # the second in half precision
+    assert merged.config.all_weights == {"float32": "a", "float16": "b", "bfloat16": "c"}
+    assert of(one, "a", "b", "c").merge(of(other)).config.all_weights is None
 
 
 def rewrite(change: Callable[[dict[str, torch.Tensor]], None]) -> Callable[[Path], None]:

@@ -20,11 +20,13 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 from typer.main import get_command
 
 from bayesvlm import __version__
 from bayesvlm.cli import app, main
 from bayesvlm.core.estimation import FactorEstimator
+from bayesvlm.core.tuning import TauGrid
 from bayesvlm.models.tiny import save_tiny_clip, save_tiny_siglip
 
 COLOURS = ("red", "green", "blue")
@@ -153,6 +155,30 @@ def test_a_model_that_predicts_variances_is_not_fitted(refuse: Run, pairs: Path,
     assert "--link mc goes with --method probcosine" in refuse(*asked).err
 
 
+def test_an_encoder_that_changed_is_said_and_strict_refuses(
+    run: Run, refuse: Run, model: Path, pairs: Path, posterior: Path, validation: Path, tmp_path: Path
+) -> None:
+    changed = tmp_path / "merged"
+    shutil.copytree(model, changed)
+    weights = load_file(changed / "model.safetensors")
+    weights["vision_model.encoder.layers.0.mlp.fc1.weight"] += 0.01
+    save_file(weights, changed / "model.safetensors", {"format": "pt"})
+    classify = "classify", posterior, pairs / "00.png", "--classes", "red,green", "--model", changed
+    heard = [line for line in run(*classify).err.splitlines() if "is not the encoder" in line]
+    assert len(heard) == 1
+    assert heard[0].startswith(f"warning: {changed} is not the encoder this posterior was estimated with ({model})")
+    assert "weights differ" in refuse(*classify, "--strict").err
+    assert "weights differ" in refuse("tune", posterior, validation, "--model", changed, "--strict").err
+
+
+def test_a_tau_at_the_end_of_the_grid_is_said(
+    run: Run, posterior: Path, validation: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TauGrid, "best", property(lambda grid: grid.points[-1]))
+    (heard,) = (line for line in run("tune", posterior, validation).err.splitlines() if "an end of the grid" in line)
+    assert heard.startswith("warning: The best tau, 10000, is an end of the grid")
+
+
 def test_tune_does_not_save_beside_an_embedded_posterior(refuse: Run, validation: Path) -> None:
     assert "emoji-clip is not a folder on this machine; tune writes" in refuse("tune", "emoji-clip", validation).err
 
@@ -175,10 +201,11 @@ def test_fit_tune_classify_info_merge(
         assert sum(best["prob"] for best in row["top"]) == pytest.approx(1, abs=1e-5)
         for best in row["top"]:
             assert best["interval"][0] <= best["cosine"] <= best["interval"][1]
-        assert 0 <= row["epistemic"] <= math.log(2) + 1e-6
+        assert 0 <= row["epistemic"] <= row["entropy"] <= math.log(2) + 1e-6
+        assert row["epistemic"] + row["aleatoric"] == pytest.approx(row["entropy"], abs=1e-6)
 
     text = run("classify", posterior, pairs, "--classes", "red, green ,blue", "--out", tmp_path / "results.jsonl")
-    assert "epistemic" in text.out
+    assert "entropy = epistemic + aleatoric, in nats" in text.out
     assert len((tmp_path / "results.jsonl").read_text().splitlines()) == 24
 
     info = run("info", posterior, "--json").json

@@ -297,12 +297,19 @@ def test_prediction_splits_its_entropy_once() -> None:
         calls.append(1)
         return EntropySplit(torch.ones(1, 2) / 2, torch.tensor([0.5]), torch.tensor([0.2]))
 
-    given = moments()
-    prediction = Prediction(given.mean, given, split_entropy=split)
+    prediction = Prediction(torch.ones(1, 4) / 4, moments(), draw=split)
     assert not calls
-    assert_close(prediction.epistemic, torch.tensor([0.3]), 1e-6)
-    assert_close(prediction.aleatoric, torch.tensor([0.2]), 1e-6)
+    assert_close(prediction.epistemic, torch.tensor([math.log(4) * 0.6]), 1e-6)
+    assert_close(prediction.aleatoric, torch.tensor([math.log(4) * 0.4]), 1e-6)
+    assert_close(prediction.monte_carlo.epistemic, torch.tensor([0.3]), 1e-6)
     assert len(calls) == 1
+
+
+def test_an_entropy_of_nothing_has_no_parts() -> None:
+    certain = torch.tensor([[1.0, 0.0]])
+    split = EntropySplit(certain, torch.zeros(1), torch.zeros(1))
+    prediction = Prediction(certain, moments(), draw=split)
+    assert float(prediction.epistemic) == float(prediction.aleatoric) == 0.0
 
 
 def test_epistemic_is_cut_at_zero() -> None:

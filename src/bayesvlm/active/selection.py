@@ -28,6 +28,7 @@ from bayesvlm.core.draws import Held
 from bayesvlm.core.errors import BayesVLMError, check_choice, check_count
 from bayesvlm.core.features import Features
 from bayesvlm.core.predict import Drawn, cosine_groups, draw_cost, entropy
+from bayesvlm.core.printing import described
 from bayesvlm.core.threads import threads_for
 from bayesvlm.progress import progress_bar
 from bayesvlm.vlm import BayesVLM
@@ -80,6 +81,8 @@ class Selection:
     indices: Tensor  # [budget]
     scores: Tensor  # [budget]
     seconds: dict[str, float] = field(default_factory=dict)
+
+    __repr__ = described
 
 
 def select(

@@ -42,6 +42,9 @@ The rest of the encoder is that of the model named above, whose own projections 
 {%- endif %}
 {%- if weights %}
 For projections with sha256 `{{ weights.float32 }}`; other weights are refused.
+{%- if all_weights %}
+All of the encoder's weights together hash to `{{ all_weights.float32 }}`; with others it warns.
+{%- endif %}
 {%- else %}
 Not tied to particular weights: nothing checks that it is used with the model it was estimated for.
 {%- endif %}

@@ -3,7 +3,8 @@
 A saved posterior is a folder:
 
     posterior.safetensors    A and B of both towers, float64, symmetric, plain sums (so that runs add), with their n
-    config.json              schema, model id and revision, hash of the projections, loss, tau, lam, provenance
+    config.json              schema, model id and revision, hashes of the projections and of the whole encoder, loss,
+                             tau, lam, provenance
     README.md                a model card with the posterior's own numbers
     projections.safetensors  only where they are not a named model's: given by hand, or fine-tuned
 """
@@ -24,12 +25,14 @@ from torch import Tensor
 
 from bayesvlm.artifacts.card import model_card
 from bayesvlm.artifacts.files import read_safetensors, write_together
+from bayesvlm.artifacts.weights import agree
 from bayesvlm.core.errors import BayesVLMError, check_choice, check_positive
 from bayesvlm.core.estimation import TOWERS, Loss, Normalise, Tower, best_lams
 from bayesvlm.core.evidence import Structure
 from bayesvlm.core.factors import KroneckerFactors
 from bayesvlm.core.posterior import Covariance
 from bayesvlm.core.predict import Link
+from bayesvlm.core.printing import described
 from bayesvlm.core.projection import Projection
 
 SCHEMA = 1
@@ -39,7 +42,7 @@ _CHOICES = {"loss": Loss, "lam_source": LamSource, "structure": Structure, "cova
 _KINDS: dict[str, Any] = {
     "logit_scale": (int, float), "logit_bias": (int, float), "normalise": str, "weights": dict,
     "weight_norm_squared": dict, "bias": dict, "model": str, "revision": str, "provenance": dict, "tensors_sha256": str,
-    "encoder_weights": dict,
+    "encoder_weights": dict, "all_weights": dict,
 }  # fmt: skip
 _ALIKE = (
     "weights", "loss", "logit_scale", "logit_bias", "normalise", "tau", "structure", "covariance", "link", "lam_source",
@@ -66,6 +69,7 @@ class PosteriorConfig:
     model: str | None = None
     revision: str | None = None
     encoder_weights: dict[str, str] | None = None  # of a fine-tuned model: hashes of the projections it came with
+    all_weights: dict[str, str] | None = None  # dtype -> hash of the whole encoder rounded to it; None: not known
     provenance: dict[str, Any] = field(default_factory=dict)
 
 
@@ -76,6 +80,8 @@ class SavedPosterior:
     factors: dict[Tower, KroneckerFactors]
     config: PosteriorConfig
     projections: dict[Tower, Projection] | None = None
+
+    __repr__ = described
 
     def save(self, folder: str | Path) -> Path:
         """Write the folder; every file is complete under another name before it takes its own."""
@@ -139,11 +145,22 @@ class SavedPosterior:
                 f"The posteriors differ in {differing[0]} ({values}); only posteriors of the same model, made with the "
                 "same settings, can be merged."
             )
+        encoders = [saved.config.all_weights for saved in everything]
+        known = [encoder for encoder in encoders if encoder is not None]
+        if not all(agree(encoder, known[0]) for encoder in known):
+            raise BayesVLMError(
+                "The posteriors were estimated with different encoders in front of the same projections; only "
+                "posteriors of the same model can be merged."
+            )
         sums = [saved.factors["image"].A_sum for saved in everything]
         if any(torch.equal(sums[i], sums[j]) for i in range(len(sums)) for j in range(i)):
             raise BayesVLMError("Two of the posteriors are copies of one another; their pairs would count twice.")
         factors = {t: self.factors[t].merge(*(saved.factors[t] for saved in others)) for t in TOWERS}
-        config = replace(self.config, provenance={"merged": [saved.config.provenance for saved in everything]})
+        config = replace(
+            self.config,
+            all_weights=known[0] if len(known) == len(everything) else None,
+            provenance={"merged": [saved.config.provenance for saved in everything]},
+        )
         if config.lam_source == "evidence" and config.weight_norm_squared is not None:
             config = replace(config, lam=best_lams(factors, config.weight_norm_squared, config.tau, config.structure))
         return SavedPosterior(factors, config, self.projections)
@@ -238,7 +255,7 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 def _config_from(raw: Mapping[str, Any], path: Path) -> PosteriorConfig:
     """The configuration in `raw`, every entry present and possible."""
-    raw = {"encoder_weights": None, **raw}  # posteriors saved by 0.1 before there were fine-tuned models
+    raw = {"encoder_weights": None, "all_weights": None, **raw}  # the first posteriors of 0.1 had neither
     names = PosteriorConfig.__dataclass_fields__
     missing = [name for name in (*names, "pairs", "tensors_sha256") if name not in raw]
     if missing:
@@ -258,9 +275,9 @@ def _config_from(raw: Mapping[str, Any], path: Path) -> PosteriorConfig:
                 )
         if raw["encoder_weights"] is not None and raw["weights"] is None:
             raise BayesVLMError("It has encoder_weights but no weights; fit or copy the posterior again.")
-        for name in ("weights", "encoder_weights"):
+        for name in ("weights", "encoder_weights", "all_weights"):
             if raw[name] is not None and not isinstance(raw[name].get("float32"), str):
-                raise BayesVLMError(f"{name} must hold the projections' hashes by dtype, float32 among them.")
+                raise BayesVLMError(f"{name} must hold hashes by dtype, float32 among them.")
     except BayesVLMError as error:
         raise BayesVLMError(f"{path}: {error}") from None
     except (KeyError, TypeError) as error:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+import warnings
+from typing import Annotated, TextIO
 
 import typer
 
@@ -51,6 +52,24 @@ for command in (demo, fit, tune, evaluate, classify, select, adapt, reproduce, i
     app.command("eval" if command is evaluate else None)(command)
 
 
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Our own warnings are sentences for the user: where in the source they arose is no matter."""
+    from bayesvlm.cli.output import remark
+    from bayesvlm.core.errors import BayesVLMWarning
+
+    if issubclass(category, BayesVLMWarning):
+        remark(f"warning: {message}")
+    else:
+        remark(warnings.formatwarning(message, category, filename, lineno, line).rstrip())
+
+
 def main() -> None:
     """Run the command line; the entry point of the console script."""
     from bayesvlm.core.errors import BayesVLMError
@@ -58,7 +77,9 @@ def main() -> None:
     # Read when torch is loaded. Threads that spin while they wait slow everything down where cores are shared.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
-        app()
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            app()
     except BayesVLMError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bayesvlm.cli.options import Cache, Device, Json, Model, Root, Strict
+from bayesvlm.cli.options import Cache, Device, Json, Model, Root, StrictPosterior
 from bayesvlm.cli.output import emit, remark, table
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def adapt(
     root: Root = None,
     cache: Cache = None,
     device: Device = None,
-    strict: Strict = False,
+    strict: StrictPosterior = False,
     as_json: Json = False,
 ) -> None:
     """Find out which images are worth labelling: every strategy, several seeds, curves with error bands.
@@ -100,7 +100,7 @@ def adapt(
         lr=lr,
         epochs=epochs,
     )
-    vlm = BayesVLM.from_pretrained(posterior, model=model, device=device)
+    vlm = BayesVLM.from_pretrained(posterior, model=model, device=device, strict=strict)
     _ = vlm.factors  # fine-tuning extends them: a model without is refused before anything is encoded
     encoder = Encoder(vlm, FeatureCache(cache))
     found: dict[str, Any] = {}

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from bayesvlm.cli.options import Device, Json, Model, Strict, Template
+from bayesvlm.cli.options import Device, Json, Model, StrictPosterior, Template
 from bayesvlm.cli.output import emit, remark, table
 
 if TYPE_CHECKING:
     from bayesvlm.core.predict import Prediction
+
+_NATS = ("entropy", "epistemic", "aleatoric")
+_SPLIT = "entropy = epistemic + aleatoric, in nats: draws of the parameters say which share of it is which"
 
 
 def classify(
@@ -39,14 +42,15 @@ def classify(
     ] = None,
     model: Model = None,
     device: Device = None,
-    strict: Strict = False,
+    strict: StrictPosterior = False,
     as_json: Json = False,
 ) -> None:
     """Classify images, with calibrated probabilities and what the model does not know.
 
     For each image: the most probable class, its probability (for SigLIP also that of the label alone), its cosine with
-    a credible interval, and in nats the entropy of the prediction and how much of it is epistemic (what the model does
-    not know, by Monte Carlo).
+    a credible interval, and in nats the entropy of the prediction in two parts: epistemic, what more data on the model
+    would resolve, and aleatoric, what it would not. Draws of the model's parameters say which share is which; --json
+    has their own entropy too.
 
     Examples:
 
@@ -67,7 +71,7 @@ def classify(
         raise BayesVLMError(
             f"There are no images in {', '.join(map(str, images))}; give image files or folders of them."
         )
-    vlm = BayesVLM.from_pretrained(posterior, model=model, device=device)
+    vlm = BayesVLM.from_pretrained(posterior, model=model, device=device, strict=strict)
     if link is not None and method != "probcosine":
         raise BayesVLMError(f"--link {link} goes with --method probcosine; {method} has none.")
     if link is not None:
@@ -98,7 +102,7 @@ def classify(
         out.parent.mkdir(parents=True, exist_ok=True)
         write_together(out.parent, {out.name: lines.encode()})
     result = {"posterior": posterior, "method": method, "scale": vlm.scale, "images": rows, "skipped": skipped.reasons}
-    emit(result, [_as_table(rows, level), f"by {method}, temperature t = {vlm.scale:.4g}"], as_json)
+    emit(result, [_as_table(rows, level), f"by {method}, temperature t = {vlm.scale:.4g}", _SPLIT], as_json)
 
 
 def _unique(names: list[str]) -> list[str]:
@@ -113,7 +117,13 @@ def _describe(
 ) -> list[dict[str, Any]]:
     low, high = prediction.moments.interval(level)
     probs, order = prediction.probs.sort(dim=1, descending=True)
-    entropy, total, epistemic = (each.tolist() for each in (prediction.entropy, prediction.total, prediction.epistemic))
+    nats = {
+        "entropy": prediction.entropy.tolist(),
+        "epistemic": prediction.epistemic.tolist(),
+        "aleatoric": prediction.aleatoric.tolist(),
+        "monte_carlo_entropy": prediction.monte_carlo.total.tolist(),
+        "monte_carlo_epistemic": prediction.monte_carlo.epistemic.tolist(),
+    }
     rows = []
     for i, path in enumerate(paths):
         best: list[dict[str, Any]] = [
@@ -128,8 +138,7 @@ def _describe(
         if prediction.label_probs is not None:  # SigLIP: each label by itself
             for entry, k in zip(best, order[i, :top].tolist(), strict=True):
                 entry["label_prob"] = float(prediction.label_probs[i, k])
-        nats = {"entropy": entropy[i], "monte_carlo_entropy": total[i], "epistemic": epistemic[i]}
-        rows.append({"image": str(path), "top": best, **nats})
+        rows.append({"image": str(path), "top": best, **{name: values[i] for name, values in nats.items()}})
     return rows
 
 
@@ -141,8 +150,8 @@ def _as_table(rows: list[dict[str, Any]], level: float) -> Table:
             label = [f"{best['label_prob']:.3f}"] if "label_prob" in best else []
             low, high = best["interval"]
             cosine = [f"{best['cosine']:.3f}", f"{low:.2f}..{high:.2f}"]
-            nats = [f"{row['entropy']:.3f}", f"{row['epistemic']:.3f}"] if rank == 0 else ["", ""]
+            nats = [f"{row[name]:.3f}" if rank == 0 else "" for name in _NATS]
             lines.append([name, best["class"], f"{best['prob']:.3f}", *label, *cosine, *nats])
     label_column = ["alone"] if "label_prob" in rows[0]["top"][0] else []
-    columns = ["image", "class", "prob.", *label_column, "cosine", f"{100 * level:g} %", "entropy", "epistemic"]
+    columns = ["image", "class", "prob.", *label_column, "cosine", f"{100 * level:g} %", *_NATS]
     return table("", columns, lines, texts=2)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bayesvlm.cli.options import Cache, Device, Json, Model, Root, Strict
+from bayesvlm.cli.options import Cache, Device, Json, Model, Root, StrictPosterior
 from bayesvlm.cli.output import emit, remark, table
 
 
@@ -57,7 +57,7 @@ def evaluate(
     model: Model = None,
     listed: Annotated[bool, typer.Option("--list", help="Show the sets there are, and where each was found.")] = False,
     device: Device = None,
-    strict: Strict = False,
+    strict: StrictPosterior = False,
     as_json: Json = False,
 ) -> None:
     """Measure models on labelled sets: top-1, NLPD and calibration, with standard errors and significance.
@@ -108,7 +108,7 @@ def evaluate(
     store = FeatureCache(cache)
     results, skipped = [], []
     for name in models:
-        vlm = BayesVLM.from_pretrained(name, model=model, device=device)
+        vlm = BayesVLM.from_pretrained(name, model=model, device=device, strict=strict)
         tuned_on = validation or ("validation" if embedded_model(name) else None)
         tempered = not vlm.predicts_variance if chosen is None else "temperature" in chosen
         run = ZeroShot(

@@ -55,6 +55,7 @@ def info(
         "model": config.model,
         "revision": config.revision,
         "weights": (config.weights or {}).get("float32"),
+        "all_weights": (config.all_weights or {}).get("float32"),
         "loss": config.loss,
         "tau": config.tau,
         "lam": config.lam,
@@ -66,9 +67,10 @@ def info(
         "towers": towers,
     }
     weights = (config.weights or {"float32": "not tied to any"})["float32"][:16]
+    encoder = (config.all_weights or {"float32": "not recorded"})["float32"]
     head = [
         f"posterior {folder}",
-        f"model {config.model or 'not named'}, weights {weights}, loss {config.loss}",
+        f"model {config.model or 'not named'}, projections {weights}, encoder {encoder}, loss {config.loss}",
         f"tau = {config.tau:g}, structure {config.structure}, covariance {config.covariance}, link {config.link}",
     ]
     emit(result, [*head, _factor_table(towers, config), *_lam_tables(towers)], as_json)

@@ -9,6 +9,13 @@ import typer
 
 Json = Annotated[bool, typer.Option("--json", help="Print one json object instead of text.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Stop at the first image or caption that cannot be used.")]
+StrictPosterior = Annotated[
+    bool,
+    typer.Option(
+        "--strict",
+        help="Stop at the first image that cannot be used, and at a posterior whose encoder has changed since.",
+    ),
+]
 Model = Annotated[
     str | None,
     typer.Option("--model", help="Where the posterior's model is now, if it has moved: Hub id or folder."),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from bayesvlm.cli.options import Device, Json, Model, Strict, Template
+from bayesvlm.cli.options import Device, Json, Model, StrictPosterior, Template
 from bayesvlm.cli.output import emit, remark, table
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def select(
     ] = Path("to-label.csv"),
     model: Model = None,
     device: Device = None,
-    strict: Strict = False,
+    strict: StrictPosterior = False,
     as_json: Json = False,
 ) -> None:
     """Choose what to label: the images of a pool that tell most about a target.
@@ -80,7 +80,7 @@ def select(
     class_names(names)  # each once
     check_choice("strategy", strategy, STRATEGIES)
     check_choice("metric", metric, get_args(Metric))
-    vlm = BayesVLM.from_pretrained(posterior, model=model, device=device)
+    vlm = BayesVLM.from_pretrained(posterior, model=model, device=device, strict=strict)
     texts = vlm.text_features(prompts(names, template), progress=False)
     skipped = SkippedImages(strict)
     paths, images = _features(vlm, pool, skipped, "pool")

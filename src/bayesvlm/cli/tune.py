@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from bayesvlm.cli.options import Cache, Device, Json, Model, Root, Strict
+from bayesvlm.cli.options import Cache, Device, Json, Model, Root, StrictPosterior
 from bayesvlm.cli.output import emit, remark, table
 
 
@@ -25,7 +25,7 @@ def tune(
     cache: Cache = None,
     model: Model = None,
     device: Device = None,
-    strict: Strict = False,
+    strict: StrictPosterior = False,
     as_json: Json = False,
 ) -> None:
     """Choose the pseudo-data count tau by the negative log predictive density on labelled images.
@@ -50,7 +50,7 @@ def tune(
             f"{posterior} is not a folder on this machine; tune writes the new tau into it, so give a folder."
         )
     images = open_set(validation, root=root, template=template, strict=strict)
-    vlm = BayesVLM.from_pretrained(posterior, model=model, device=device)
+    vlm = BayesVLM.from_pretrained(posterior, model=model, device=device, strict=strict)
     _ = vlm.factors  # nothing is encoded for a model without a posterior
     encoder = Encoder(vlm, FeatureCache(cache))
     found = encoder.images(images)
@@ -61,9 +61,6 @@ def tune(
     grid = vlm.tune(found.features, labels, encoder.texts(prompts(images, template)))
     vlm.save_pretrained(posterior, model=model)
     best = grid.best
-    if grid.at_edge:
-        way = "smaller" if best.tau == grid.points[0].tau else "larger"
-        remark(f"the best tau, {best.tau:g}, is an end of the grid: the data may ask for a still {way} one")
     points = [{"tau": point.tau, "nlpd": point.nlpd, "lam": point.lam} for point in grid]
     result = {
         "posterior": str(posterior),

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from bayesvlm.core.embeddings import GaussianEmbeddings, SharedCovariance
 from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.core.printing import described
 
 
 class PairProduct(NamedTuple):
@@ -27,6 +28,9 @@ class PairProduct(NamedTuple):
 
     left: Tensor  # [N, r]
     right: Tensor  # [C, r]
+
+    def __repr__(self) -> str:
+        return described(self)
 
 
 class CosineMoments:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.features import Index, row_index
+from bayesvlm.core.printing import described
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,6 +24,8 @@ class Shape:
 
     spectrum: Tensor  # [d], r
     basis: Tensor | None = None  # [d, d], Q; None is the identity
+
+    __repr__ = described
 
     def quadratic(self, vectors: Tensor) -> Tensor:  # [N, d] -> [N]
         """v_i^T R v_i."""
@@ -44,6 +47,8 @@ class SharedCovariance:
     scale: Tensor  # [N], a_i
     shape: Shape
 
+    __repr__ = described
+
     def trace(self) -> Tensor:  # [N]
         return self.scale * self.shape.trace
 
@@ -61,6 +66,8 @@ class ItemCovariance:
 
     variance: Tensor  # [N, d], v_i
     basis: Tensor | None = None  # [d, d], Q; None is the identity
+
+    __repr__ = described
 
     def __post_init__(self) -> None:
         if not bool(((self.variance >= 0) & (self.variance < math.inf)).all()):  # also catches NaN
@@ -99,6 +106,8 @@ class GaussianEmbeddings:
     mean: Tensor  # [N, d]
     covariance: SharedCovariance | ItemCovariance
     stored: tuple[Shape, Tensor] | None = None
+
+    __repr__ = described
 
     @classmethod
     def from_variances(cls, mean: Tensor, variance: Tensor) -> GaussianEmbeddings:  # [N, d], [N, d]

@@ -12,6 +12,10 @@ class BayesVLMError(ValueError):
     """
 
 
+class BayesVLMWarning(UserWarning):
+    """Something that may be right and deserves a look: the message says what, what it means and what to do."""
+
+
 def check_positive(name: str, value: float) -> float:
     """`value` as a float, if it is a finite number above zero."""
     try:

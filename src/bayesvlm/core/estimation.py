@@ -15,6 +15,7 @@ from bayesvlm.core.errors import BayesVLMError, check_choice, check_positive
 from bayesvlm.core.evidence import Evidence, Structure
 from bayesvlm.core.factors import KroneckerFactors
 from bayesvlm.core.features import Features
+from bayesvlm.core.printing import described
 from bayesvlm.core.projection import Projection
 
 Loss = Literal["infonce", "sigmoid"]
@@ -53,6 +54,8 @@ class FactorEstimator:
     recent: dict[Tower, Tensor] = field(default_factory=dict)  # embeddings [K, d] of the last finished batch
     _pending: dict[Tower, list[Tensor]] = field(default_factory=lambda: {"image": [], "text": []})
     _pending_gram: dict[Tower, Tensor] = field(default_factory=dict)
+
+    __repr__ = described
 
     def __post_init__(self) -> None:
         if not isinstance(self.negatives, int) or self.negatives < 2:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from bayesvlm.core.errors import BayesVLMError, check_choice, check_positive
 from bayesvlm.core.factors import spectrum, symmetric
+from bayesvlm.core.printing import described
 
 Structure = Literal["damped", "exact"]
 Objective = Literal["evidence", "official"]
@@ -61,6 +62,8 @@ class Evidence:
     tau: float = 1.0
     structure: Structure = "damped"
     objective: Objective = "evidence"
+
+    __repr__ = described
 
     def __post_init__(self) -> None:
         check_positive("|W|^2", self.weight_norm_squared)

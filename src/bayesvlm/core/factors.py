@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.core.printing import described
 
 # Negative eigenvalues down to this share of the largest are rounding (the published float32 factors show 1e-6, tf32
 # products 1e-4) and count as zero; anything below is not a Gauss-Newton factor.
@@ -23,6 +24,9 @@ class Spectrum(NamedTuple):
 
     values: Tensor  # [m]
     vectors: Tensor  # [m, m], one a column
+
+    def __repr__(self) -> str:
+        return described(self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +42,8 @@ class KroneckerFactors:
     A_sum: Tensor  # [p, p]
     B_sum: Tensor  # [d, d]
     n: int
+
+    __repr__ = described
 
     def __post_init__(self) -> None:
         if self.n < 1:

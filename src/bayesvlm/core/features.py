@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.core.printing import described
 
 Index = SupportsIndex | slice | Sequence[int] | Tensor | np.ndarray[Any, Any]
 
@@ -37,6 +38,8 @@ class Features:
     residual: Tensor | None = None  # [N, d]
     log_variance: Tensor | None = None  # [N, d]
 
+    __repr__ = described
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "activations", _finite_matrix(self.activations, "activations", "[N, p]"))
         for name in ("residual", "log_variance"):
@@ -49,6 +52,10 @@ class Features:
                     f"Features have {len(self.activations)} rows of activations but {len(matrix)} of {name}; "
                     "both describe the same N inputs and must have equally many rows."
                 )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A pickle holds these rows only, not all those that they are a view of."""
+        return {name: value if value is None else _own(value) for name, value in self.__dict__.items()}
 
     def tensors(self) -> dict[str, Tensor]:
         """What there is, by name."""
@@ -119,6 +126,11 @@ def row_index(index: Index, count: int, device: torch.device) -> slice | Tensor:
             raise IndexError(f"row {row} of {count}")  # what iteration expects
         return slice(row, row + 1 or None)
     return torch.as_tensor(index if len(index) else torch.empty(0, dtype=torch.long), device=device)
+
+
+def _own(tensor: Tensor) -> Tensor:
+    """The tensor with a storage of its own size."""
+    return tensor.clone() if tensor.untyped_storage().nbytes() > tensor.nbytes else tensor
 
 
 def _finite_matrix(value: Any, name: str, shape: str) -> Tensor:

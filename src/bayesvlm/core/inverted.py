@@ -21,6 +21,7 @@ from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.factors import spectrum, symmetric, symmetric_root
 from bayesvlm.core.features import Features
 from bayesvlm.core.posterior import directed
+from bayesvlm.core.printing import described
 from bayesvlm.core.projection import Projection
 
 
@@ -42,6 +43,8 @@ class InvertedPosterior:
     projection: Projection
     A_inverse: Tensor  # [p, p]
     B_diagonal: Tensor  # [d]
+
+    __repr__ = described
 
     def __post_init__(self) -> None:
         have = (list(self.A_inverse.shape), list(self.B_diagonal.shape))

@@ -23,6 +23,7 @@ from bayesvlm.core.errors import BayesVLMError, check_choice, check_positive
 from bayesvlm.core.evidence import Structure
 from bayesvlm.core.factors import KroneckerFactors, Spectrum, symmetric_root
 from bayesvlm.core.features import Features
+from bayesvlm.core.printing import described
 from bayesvlm.core.projection import Projection
 
 Covariance = Literal["diagonal", "full"]
@@ -47,6 +48,8 @@ class Posterior:
     lam: float
     structure: Structure = "damped"
     covariance: Covariance = "diagonal"
+
+    __repr__ = described
 
     def __post_init__(self) -> None:
         check_positive("tau", self.tau)

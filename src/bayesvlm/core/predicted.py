@@ -12,6 +12,7 @@ from bayesvlm.core.draws import standard_normal
 from bayesvlm.core.embeddings import GaussianEmbeddings
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.features import Features
+from bayesvlm.core.printing import described
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +28,8 @@ class PredictedVariance:
 
     like: Tensor
     width: int
+
+    __repr__ = described
 
     def embed(self, features: Features) -> GaussianEmbeddings:
         """N(mean, diag exp(log variance))."""

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.features import Features
+from bayesvlm.core.printing import described
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +29,8 @@ class Projection:
     weight: Tensor  # [d, p]
     bias: Tensor | None = None  # [d]
     residual: bool | None = None
+
+    __repr__ = described
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "weight", _parameter(self.weight, "projection weight", 2))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from scipy.optimize import minimize_scalar
 
-from bayesvlm.core.errors import BayesVLMError, check_positive
+from bayesvlm.core.errors import BayesVLMError, BayesVLMWarning, check_positive
+from bayesvlm.core.printing import described
 
 DEFAULT_TAUS = tuple(
     10 ** (k / 4) for k in range(-8, 17)
@@ -31,6 +33,8 @@ class TauGrid:
 
     points: tuple[TauPoint, ...]
 
+    __repr__ = described
+
     @property
     def best(self) -> TauPoint:
         return min(self.points, key=lambda point: point.nlpd)
@@ -39,6 +43,18 @@ class TauGrid:
     def at_edge(self) -> bool:
         """Whether the best tau is an end of the grid: a wider one may hold a better."""
         return self.best in (self.points[0], self.points[-1])
+
+    def warn(self, stacklevel: int = 2) -> None:
+        """Say so where it is, unless there was one tau to choose from only."""
+        if not self.at_edge or len(self) == 1:
+            return
+        way = "smaller" if self.best is self.points[0] else "larger"
+        warnings.warn(
+            f"The best tau, {self.best.tau:g}, is an end of the grid, so the data may ask for a still {way} one; "
+            "widen the grid (taus=...), or see whether the labels and prompts belong to these images.",
+            BayesVLMWarning,
+            stacklevel + 1,
+        )
 
     def __len__(self) -> int:
         return len(self.points)

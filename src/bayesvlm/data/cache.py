@@ -29,6 +29,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from bayesvlm.core.errors import BayesVLMError, check_count
+from bayesvlm.core.printing import described
 
 try:
     import fcntl
@@ -55,6 +56,8 @@ class Entry:
     tensors: dict[str, Tensor]  # each [N, ...]
     notes: dict[str, list[Any]]
 
+    __repr__ = described
+
 
 @dataclass(frozen=True, eq=False)
 class Part:
@@ -69,6 +72,8 @@ class Part:
     tensors: Mapping[str, Tensor]
     notes: Mapping[str, list[Any]]
     read: int
+
+    __repr__ = described
 
     @property
     def rows(self) -> int:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.core.printing import described
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _SUM_TOLERANCE = 1e-3  # a softmax in float16 passes; one in bfloat16, rounded to three digits, may not
@@ -33,6 +34,8 @@ class Reliability:
     confidence: Tensor  # [..., B]
     accuracy: Tensor  # [..., B]
     count: Tensor  # [..., B], integers
+
+    __repr__ = described
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +51,8 @@ class Outcomes:
     nll: Tensor  # [..., N], float64
     squared_error: Tensor  # [..., N], float64
     entropy: Tensor  # [..., N], float64, nats
+
+    __repr__ = described
 
     @classmethod
     def of(cls, probs: Tensor, labels: Tensor) -> Outcomes:  # [N, C], [N]

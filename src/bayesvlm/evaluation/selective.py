@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.core.printing import described
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +25,8 @@ class RiskCoverage:
 
     coverage: Tensor  # [N], 1/N ... 1
     risk: Tensor  # [N]
+
+    __repr__ = described
 
 
 def risk_coverage(uncertainty: Tensor, correct: Tensor) -> RiskCoverage:  # [N], [N] bool

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.core.printing import described
 
 
 class Vote(NamedTuple):
@@ -19,6 +20,9 @@ class Vote(NamedTuple):
 
     probs: Tensor  # [N, C], their mean
     labels: Tensor  # [N], the class most of them put first; of equally many the one with the larger mean probability
+
+    def __repr__(self) -> str:
+        return described(self)
 
 
 def vote(probs: Tensor, keep: float = 0.3) -> Vote:  # [N, V, C]

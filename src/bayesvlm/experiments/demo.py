@@ -61,8 +61,8 @@ class Example:
     truth: str | None
     answers: Sequence[tuple[str, float, float, float, float]]  # name, probability, cosine: mean, low, high
     plain: tuple[str, float]  # what the model says without a posterior
-    epistemic: float  # nats
-    entropy: float  # nats, epistemic and aleatoric
+    epistemic: float  # nats, its share of the entropy by Monte Carlo
+    entropy: float  # nats, of the probabilities that are shown
     rank: float  # share of the validation images whose embedding is less uncertain
 
 
@@ -174,7 +174,7 @@ def estimate(vlm: BayesVLM, say: Callable[[str], None] = lambda text: None) -> E
     say(f"tune      tau by NLPD on {len(validation)} validation images, lam by the evidence at each tau")
     images, classes = vlm.image_features(list(validation.images)), vlm.text_features(list(validation.classes))
     grid = vlm.tune(images, validation.labels, classes)
-    vlm.provenance |= {"tuned_on": "the embedded world, split validation", "validation_nlpd": grid.best.nlpd}
+    vlm.provenance.update({"tuned_on": "the embedded world, split validation", "validation_nlpd": grid.best.nlpd})
     return Estimated(len(train), grid, images, validation.labels, classes)
 
 
@@ -292,7 +292,7 @@ def _example(
         answers,
         (names[int(plain.argmax())], float(plain.max())),
         float(prediction.epistemic[0]),
-        float(prediction.total[0]),
+        float(prediction.entropy[0]),
         float((usual < own).double().mean()),
     )
 

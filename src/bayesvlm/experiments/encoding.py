@@ -15,6 +15,7 @@ from torch import Tensor
 from bayesvlm.core.errors import BayesVLMError, check_count
 from bayesvlm.core.estimation import Tower
 from bayesvlm.core.features import Features
+from bayesvlm.core.printing import described
 from bayesvlm.data.cache import Encode, Entry, FeatureCache, Part, tensor_fingerprint
 from bayesvlm.data.distortion import Distortion
 from bayesvlm.data.labelled.samples import Batch, LabelledSet, check_labels, decoded
@@ -37,6 +38,8 @@ class EncodedSet:
     keys: Sequence[str]  # [N], which images they are
     skipped: Mapping[str, str]  # what could not be read, and why
     fingerprint: str  # of the data
+
+    __repr__ = described
 
 
 class Encoder:

@@ -17,6 +17,7 @@ from bayesvlm.core.estimation import Loss, Tower
 from bayesvlm.core.features import Features
 from bayesvlm.core.inverted import InvertedPosterior
 from bayesvlm.core.predicted import PredictedVariance
+from bayesvlm.core.printing import described
 from bayesvlm.core.projection import Projection
 from bayesvlm.models.images import ImageLike, as_images, to_rgb
 from bayesvlm.progress import progress_bar
@@ -37,6 +38,8 @@ class Reference:
     image_embeddings: Tensor  # [N, d], unit length
     text_embeddings: Tensor  # [M, d], unit length
     logits_per_image: Tensor  # [N, M]
+
+    __repr__ = described
 
 
 class Adapter(ABC):

@@ -151,7 +151,8 @@ def demo_page(demo: Demo, folder: str | Path = "demo") -> Page:
                 Text(
                     "Chosen by rule, not by hand. Bars are Bayesian probabilities among the "
                     f"{demo.sets['new-drawing'].classes:,} names that were trained on; lines are cosines with their "
-                    "95 % intervals."
+                    "95 % intervals. Doubt is the entropy of the probabilities; which share of it more data could "
+                    "resolve, draws of the model's parameters tell."
                 ),
                 Gallery([_card(example) for example in demo.examples]),
             ],

@@ -11,6 +11,7 @@ from functools import cache
 from typing import Literal
 
 from bayesvlm.core.errors import BayesVLMError, check_choice, check_count
+from bayesvlm.core.printing import described
 from bayesvlm.data import LabelledShards, Sample, SkippedImages
 from bayesvlm.embedded import WORLD
 
@@ -57,6 +58,8 @@ class Split:
     labels: tuple[int, ...]  # indices into classes
     captions: tuple[str, ...]
     classes: tuple[str, ...]
+
+    __repr__ = described
 
     def __len__(self) -> int:
         return len(self.images)

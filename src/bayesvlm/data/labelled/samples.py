@@ -11,6 +11,7 @@ from typing import Protocol
 from PIL import Image
 
 from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.core.printing import described
 from bayesvlm.data.images import SkippedImages
 
 
@@ -23,6 +24,8 @@ class Sample:
     label: int  # index into the classes of its set
     caption: str | None = None
     origin: str = field(default="", compare=False)  # what it is called in its set, where keys may occur twice
+
+    __repr__ = described
 
     @property
     def name(self) -> str:
@@ -70,6 +73,8 @@ class Batch:
     labels: list[int]
     keys: list[str]
     read: int  # samples taken from the set, with those that could not be decoded
+
+    __repr__ = described
 
 
 def decoded(samples: LabelledSet, batch_size: int = 256, start: int = 0) -> Iterator[Batch]:
