@@ -274,7 +274,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pyt
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(BayesVLMError, match=r"report\.html cannot be written: No space left on device\."):
+    with pytest.raises(BayesVLMError, match=r"report\.html cannot be written: No space left on device; "):
         write_page(Page("t", "", {}, []), path)
     assert path.read_text() == "old"
     assert [item.name for item in tmp_path.iterdir()] == ["report.html"]

@@ -63,8 +63,6 @@ def main() -> None:
         sys.stderr.close()
         sys.exit(1)
     except OSError as error:  # a full disk, a folder that may not be written: nothing wrong with the program
-        print(
-            f"error: {error.strerror or error}: {error.filename or 'a file'}; check the path and the disk.",
-            file=sys.stderr,
-        )
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"error: {where}{error.strerror or error}; check the path and the disk.", file=sys.stderr)
         sys.exit(2)

@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
-from bayesvlm.cli.options import Device, Json, Out, Strict
-from bayesvlm.cli.output import emit, remark
+from bayesvlm.cli.options import Device, Json, Out, Overwrite, Strict
+from bayesvlm.cli.output import emit, logged, remark
 
 
 def fit(
+    context: typer.Context,
     model: Annotated[str, typer.Argument(help="Hub id or folder of a CLIP, SigLIP or SigLIP2.")],
     pairs: Annotated[
         str, typer.Argument(help="Folder with images and captions, or with tar shards; or a data set's Hub id.")
@@ -41,6 +42,7 @@ def fit(
         str | None, typer.Option(help="Of the curvature's products: float32, float64, tf32, bf16. [default: float32]")
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Pairs encoded at a time.")] = 64,
+    overwrite: Overwrite = False,
     device: Device = None,
     strict: Strict = False,
     as_json: Json = False,
@@ -52,7 +54,7 @@ def fit(
     --split. Every caption of an image is a pair of its own: all the first captions come first, then all the second.
 
     What cannot be read is skipped and named. An interrupted run goes on from its last finished contrast batch when the
-    same command is given again.
+    same command is given again. A posterior that is there already is replaced with --overwrite only.
 
     Examples:
 
@@ -68,10 +70,11 @@ def fit(
 
         bayesvlm fit ./my-clip OWNER/NAME --split train --captions-per-image 1 --out posterior/
     """
-    from bayesvlm.artifacts.saved import check_destination
+    from bayesvlm.artifacts.destination import posterior_destination
     from bayesvlm.data.pairs.sources import open_pairs
     from bayesvlm.vlm import BayesVLM
 
+    context.with_resource(posterior_destination(out, overwrite))
     found = open_pairs(
         pairs,
         captions,
@@ -82,23 +85,22 @@ def fit(
         batch_size=batch_size,
         strict=strict,
     )
-    checkpoint = check_destination(out) / "fit-in-progress.safetensors"
+    checkpoint = out / "fit-in-progress.safetensors"
     bare = BayesVLM.from_pretrained(model, device=device).without_posterior()
     vlm = bare.replace(tau=tau, structure=structure)  # type: ignore[arg-type]
     source = Path(pairs).resolve().name if Path(pairs).exists() else pairs
     provenance = {"source": source, "fingerprint": found.fingerprint(), **({"split": split} if split else {})}
-    if checkpoint.exists():
-        remark(f"going on from {checkpoint}")
     try:
-        vlm.fit(
-            found,
-            negatives,
-            normalise=normalise,  # type: ignore[arg-type]
-            precision=precision,  # type: ignore[arg-type]
-            checkpoint=checkpoint,
-            provenance=provenance,
-            total=found.size,
-        )
+        with logged("bayesvlm.fitting"):
+            vlm.fit(
+                found,
+                negatives,
+                normalise=normalise,  # type: ignore[arg-type]
+                precision=precision,  # type: ignore[arg-type]
+                checkpoint=checkpoint,
+                provenance=provenance,
+                total=found.size,
+            )
     except KeyboardInterrupt:
         kept = "the finished contrast batches are kept" if checkpoint.exists() else "no contrast batch was finished"
         remark(f"interrupted: {kept}; give the same command again to go on")

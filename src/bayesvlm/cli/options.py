@@ -17,6 +17,7 @@ Device = Annotated[
     str | None, typer.Option("--device", help="cpu, cuda, cuda:1, ... [default: cuda where there is one]")
 ]
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder for the saved posterior.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there; otherwise it is refused.")]
 Template = Annotated[str, typer.Option("--template", help="Prompt around each class name; {c} is the name.")]
 Root = Annotated[
     Path | None, typer.Option("--root", help="Where known sets lie. [default: $BAYESVLM_DATA, else ./data]")

@@ -14,6 +14,7 @@ from bayesvlm.data.images import describe_skipped
 
 
 def tune(
+    context: typer.Context,
     posterior: Annotated[Path, typer.Argument(help="A saved posterior; its tau and lam are replaced.")],
     validation: Annotated[
         str,
@@ -39,6 +40,7 @@ def tune(
 
         bayesvlm tune posterior/ imagenet:val
     """
+    from bayesvlm.artifacts.destination import posterior_destination
     from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.data.cache import FeatureCache
     from bayesvlm.experiments.encoding import Encoder
@@ -49,6 +51,7 @@ def tune(
         raise BayesVLMError(
             f"{posterior} is not a folder here, and the tuned posterior is saved in its place; save it to one first."
         )
+    context.with_resource(posterior_destination(posterior, overwrite=True))
     images = open_set(validation, root=root, template=template, strict=strict)
     vlm = BayesVLM.from_pretrained(posterior, model=model, device=device)
     _ = vlm.factors  # nothing is encoded for a model without a posterior
