@@ -17,7 +17,7 @@ from torch import Tensor
 from bayesvlm.artifacts import PosteriorConfig, SavedPosterior, hub
 from bayesvlm.artifacts.saved import LamSource
 from bayesvlm.artifacts.weights import check_weights, same_weights, weight_hashes
-from bayesvlm.classes import class_names, label_indices
+from bayesvlm.classes import class_names, label_indices, warn_of_one_class
 from bayesvlm.core.contrast import DEFAULT_MEMORY, Precision
 from bayesvlm.core.cosine import CosineMoments, prob_cosine
 from bayesvlm.core.embeddings import GaussianEmbeddings
@@ -495,6 +495,7 @@ class BayesVLM:
         """
         check_choice("method", method, get_args(Method))
         names = class_names(classes)
+        warn_of_one_class(classes, self.loss == "sigmoid", stacklevel=3)  # past the decorator, where it was called
         if method == "mean" and not self.fitted:
             raise BayesVLMError(
                 "There is no posterior, and so no moments; vlm.plain gives the probabilities of the mean."
