@@ -84,8 +84,8 @@ def classify(
     if link is not None:
         vlm = vlm.replace(link=link)  # type: ignore[arg-type]
     if len(names) == 1:
-        alone = "; `alone` is the probability of the label by itself" if vlm.loss == "sigmoid" else ""
-        remark(f"there is one class only, {names[0]!r}, so its probability is always 1 and says nothing{alone}")
+        alone = "; `alone` (label_prob in files) is that of the label by itself" if vlm.loss == "sigmoid" else ""
+        remark(f"there is one class only, so the probability of {names[0]!r} is always 1 and says nothing{alone}")
     encoder, skipped = Encoder(vlm, FeatureCache(cache)), SkippedImages(strict)
     rows: list[dict[str, Any]] = []  # that are shown
     seen = answered = 0

@@ -42,12 +42,11 @@ def encode_files(encoder: Encoder, paths: Sequence[Path], skipped: SkippedImages
             continue
         images = skipped.decode(chunk)
         places = [place for place, image in enumerate(images) if image is not None]
-        features = (
-            encoder.adapter.encode_images([images[place] for place in places], progress=False) if places else None
-        )
-        if cache is not None and key is not None and features is not None:
-            tensors = {name: value.cpu() for name, value in features.tensors().items()}
-            cache.put(key, tensors, {"read": places})
+        features = None
+        if places:
+            features = encoder.adapter.encode_images([images[place] for place in places], progress=False).to("cpu")
+            if cache is not None and key is not None:
+                cache.put(key, features.tensors(), {"read": places})
         yield FileBatch([chunk[place] for place in places], features, len(chunk))
 
 
