@@ -646,7 +646,7 @@ class BayesVLM:
         Of a fine-tuned model the projections are saved too; the rest of the encoder is that of the model it came from.
 
         Args:
-            folder: made if need be; files of an earlier save are replaced.
+            folder: made if need be; files of an earlier save are replaced (it is the commands that refuse to).
             model: the encoder's id to record instead of where it was loaded from.
         """
         return self.saved(model).save(folder)

@@ -112,6 +112,16 @@ def test_other_class_names_encode_no_image_again(run: Run, encoded: Encoded) -> 
     assert "7.png" in strict[2], "kept features do not hide what could not be read"
 
 
+def test_a_batch_of_which_nothing_can_be_read(run: Run) -> None:
+    for number in range(BATCH, 2 * BATCH):
+        Path(f"photos/{number}.png").write_bytes(b"no image")
+    for _ in range(2):
+        code, out, err = run(*ASKED, "--json")
+        assert code == 0
+        assert len(json.loads(out)["images"]) == COUNT - BATCH
+        assert f"skipped {BATCH} that cannot be read" in err
+
+
 def test_what_another_question_left_unfinished_stays(run: Run, encoded: Encoded) -> None:
     encoded(interrupt_at=3)
     assert run(*ASKED, "-o", "answers.csv")[0] == 130

@@ -16,11 +16,6 @@ from bayesvlm.artifacts.files import check_new_file
 from bayesvlm.artifacts.locks import lock_file
 from bayesvlm.core.errors import BayesVLMError
 
-COLUMNS = (
-    "image", "rank", "class", "prob", "label_prob", "cosine", "low", "high", "entropy", "monte_carlo_entropy",
-    "epistemic",
-)  # fmt: skip
-
 
 class AnswerFile:
     """Rows on their way to a file.
@@ -87,15 +82,15 @@ class AnswerFile:
 def _csv(rows: Sequence[Mapping[str, Any]], first: bool) -> str:
     """A line per image and class that is shown, after a header."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    nats = [name for name in rows[0] if name not in ("image", "top")]
+    of_class = ("class", "prob", "label_prob", "cosine")
+    writer = csv.writer(text, lineterminator="\n")
     if first:
-        writer.writeheader()
+        writer.writerow(["image", "rank", *of_class, "low", "high", *nats])
     for row in rows:
-        nats = {name: row[name] for name in ("entropy", "monte_carlo_entropy", "epistemic")}
         for rank, best in enumerate(row["top"], start=1):
-            low, high = best["interval"]
-            cells = {name: best.get(name) for name in ("class", "prob", "label_prob", "cosine")}
-            writer.writerow({"image": row["image"], "rank": rank, **cells, "low": low, "high": high, **nats})
+            cells = [*(best.get(name) for name in of_class), *best["interval"], *(row[name] for name in nats)]
+            writer.writerow([row["image"], rank, *cells])
     return text.getvalue()
 
 

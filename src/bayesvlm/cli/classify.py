@@ -117,8 +117,10 @@ def classify(
         if skipped.reasons:
             remark(str(skipped))
     result = {"posterior": posterior, "method": method, "scale": vlm.scale, "images": rows, "skipped": skipped.reasons}
-    text = [_as_table(rows, level), f"by {method}, temperature t = {vlm.scale:.4g}"]
-    emit(result, [*text, *([f"{answered} images classified; the answers are in {out}"] if out else [])], as_json)
+    text: list[str | Table] = [_as_table(rows, level), f"by {method}, temperature t = {vlm.scale:.4g}"]
+    if answers:
+        text.append(f"{answered} images classified; the answers are in {out}")
+    emit(result, text, as_json)
 
 
 def _unique(names: list[str]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -199,7 +200,7 @@ def _check_validation(name: str, validation: str | None) -> None:
         )
 
 
-def _before(path: Path, inputs: dict[str, Any], overwrite: bool) -> Any:
+def _before(path: Path, inputs: Mapping[str, Any], overwrite: bool) -> Any:
     """The result that is there, if it was made from these inputs; one made from others is refused, or None."""
     from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.experiments.zero_shot import Result, differing

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bayesvlm.core.features import Features
+from bayesvlm.data.cache import FeatureCache
 from bayesvlm.data.images import SkippedImages
 from bayesvlm.experiments.encoding import Encoder
 
@@ -32,22 +33,33 @@ def encode_files(encoder: Encoder, paths: Sequence[Path], skipped: SkippedImages
     """
     cache = encoder.cache if len(paths) >= _FEW else None
     for start in range(0, len(paths), BATCH):
-        chunk = list(paths[start : start + BATCH])
-        key = None if cache is None else {**encoder.identity, "files": [_content(path) for path in chunk]}
-        kept = None if cache is None or key is None else cache.get(key)
-        if kept is not None:
-            read = set(kept.notes["read"])
-            skipped.decode([path for place, path in enumerate(chunk) if place not in read])  # to say why
-            yield FileBatch([chunk[place] for place in sorted(read)], Features(**kept.tensors), len(chunk))
-            continue
-        images = skipped.decode(chunk)
-        places = [place for place, image in enumerate(images) if image is not None]
-        features = None
-        if places:
-            features = encoder.adapter.encode_images([images[place] for place in places], progress=False).to("cpu")
-            if cache is not None and key is not None:
-                cache.put(key, features.tensors(), {"read": places})
-        yield FileBatch([chunk[place] for place in places], features, len(chunk))
+        chunk = paths[start : start + BATCH]
+        read, features = _encode(encoder, chunk, skipped) if cache is None else _kept(cache, encoder, chunk, skipped)
+        yield FileBatch([chunk[place] for place in read], features, len(chunk))
+
+
+def _encode(encoder: Encoder, chunk: Sequence[Path], skipped: SkippedImages) -> tuple[list[int], Features | None]:
+    """Which of the files can be read, and their features."""
+    images = {place: image for place, image in enumerate(skipped.decode(chunk)) if image is not None}
+    if not images:
+        return [], None
+    return list(images), encoder.adapter.encode_images(list(images.values()), progress=False).to("cpu")
+
+
+def _kept(
+    cache: FeatureCache, encoder: Encoder, chunk: Sequence[Path], skipped: SkippedImages
+) -> tuple[list[int], Features | None]:
+    """The same from the cache, where it is put if it is not there."""
+    key = {**encoder.identity, "files": [_content(path) for path in chunk]}
+    if (entry := cache.get(key)) is not None:
+        read = entry.notes["read"]
+        others = skipped.decode([path for place, path in enumerate(chunk) if place not in read])  # which says why
+        if all(image is None for image in others):
+            return read, Features(**entry.tensors)
+    read, features = _encode(encoder, chunk, skipped)
+    if features is not None:
+        cache.put(key, features.tensors(), {"read": read})
+    return read, features
 
 
 def _content(path: Path) -> str:
