@@ -191,6 +191,23 @@ def test_a_place_is_tried_before_the_work(
     assert not Path("new").exists()
 
 
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (OSError(28, "No space left on device"), "error: No space left on device; check the path and the disk.\n"),
+        (OSError(13, "Permission denied", "here"), "error: here: Permission denied; check the path and the disk.\n"),
+    ],
+)
+def test_an_error_of_the_disk_says_what_is_known(
+    run: Run, error: OSError, sentence: str, fit: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(BayesVLM, "from_pretrained", fails)
+    assert run(*fit, "-o", "out") == (2, "", sentence)
+
+
 def test_a_list_that_is_there_is_not_replaced(run: Run, fit: tuple[str, ...]) -> None:
     Path("to-label.csv").write_text("somebody's labels")
     asked = ("select", "emoji-clip", "-p", "pairs", "-t", "pairs", "--classes", "a,b", "-n", 3)
