@@ -16,7 +16,7 @@ help:  ## this text
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.installed  ## run the main job end to end on the embedded world; ends with a report
-	@$(VENV)/bin/bayesvlm demo
+	@$(VENV)/bin/bayesvlm demo --overwrite
 
 test: $(VENV)/.installed  ## build .venv if need be and run the whole test suite
 	@$(VENV)/bin/python -m pytest -n 2 -q

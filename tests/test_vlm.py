@@ -135,6 +135,14 @@ def test_classify_is_the_probit_of_the_moments(vlm: BayesVLM, draw: Draw) -> Non
         assert p.label_probs is None
 
 
+def test_one_class_is_said_to_tell_nothing(vlm: BayesVLM, draw: Draw) -> None:
+    vlm.fit([pairs(draw, 40)])
+    instead = r"; label_probs has that of the label by itself\." if vlm.loss == "sigmoid" else r"could be\.$"
+    with pytest.warns(UserWarning, match=f"one class only, so its probability is always 1 .*{instead}") as caught:
+        assert vlm.classify(Features(draw(3, 10)), Features(draw(1, 8))).probs.tolist() == [[1.0]] * 3
+    assert [warning.filename for warning in caught] == [__file__], "it points to the caller"
+
+
 def test_logits_are_scaled_cosines(vlm: BayesVLM, draw: Draw) -> None:
     images, texts = pairs(draw, 5)
     g, h = embed(vlm, "image", images), embed(vlm, "text", texts[:3])

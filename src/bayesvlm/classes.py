@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 import numpy as np
@@ -35,6 +36,17 @@ def class_names(classes: Sequence[str] | Features) -> tuple[str, ...] | None:
             "probabilities would be split between the copies, list each class once."
         )
     return names
+
+
+def warn_of_one_class(classes: Sequence[str] | Features, each_by_itself: bool, stacklevel: int) -> None:
+    """Say that a softmax over one class tells nothing; `each_by_itself`: the model has `label_probs` as well."""
+    if len(classes) == 1:
+        instead = "; label_probs has that of the label by itself" if each_by_itself else ""
+        warnings.warn(
+            f"There is one class only, so its probability is always 1 and says nothing: name what else an input could "
+            f"be{instead}.",
+            stacklevel=stacklevel + 1,
+        )
 
 
 def label_indices(

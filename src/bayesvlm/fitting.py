@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from bayesvlm.core.estimation import FactorEstimator, Tower
 from bayesvlm.core.factors import KroneckerFactors
 from bayesvlm.core.features import Features
 from bayesvlm.progress import progress_bar
+
+logger = logging.getLogger(__name__)
 
 
 def estimate_factors(
@@ -63,6 +66,7 @@ def estimate_factors(
                 ledger.add(images, texts)
                 if skip and ledger.pairs >= done:
                     _check_same_pairs(checkpoint, ledger, done, digest)
+                    logger.info("going on from %s, which holds %d pairs", checkpoint, done)
             advance(len(texts))
             if skip == len(texts):
                 continue

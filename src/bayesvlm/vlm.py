@@ -18,7 +18,7 @@ from torch import Tensor
 from bayesvlm.artifacts import PosteriorConfig, SavedPosterior, hub
 from bayesvlm.artifacts.saved import LamSource
 from bayesvlm.artifacts.weights import check_weights, encoder_hashes, same_encoder, same_weights, weight_hashes
-from bayesvlm.classes import class_names, label_indices
+from bayesvlm.classes import class_names, label_indices, warn_of_one_class
 from bayesvlm.core.contrast import DEFAULT_MEMORY, Precision
 from bayesvlm.core.cosine import CosineMoments, prob_cosine
 from bayesvlm.core.embeddings import GaussianEmbeddings
@@ -563,6 +563,7 @@ class BayesVLM:
         """
         check_choice("method", method, get_args(Method))
         names = class_names(classes)
+        warn_of_one_class(classes, self.loss == "sigmoid", stacklevel=3)  # past the decorator, where it was called
         if method == "mean" and not self.fitted:
             raise BayesVLMError(
                 "method='mean' needs a posterior, and there is none; vlm.plain gives the same probabilities."
@@ -698,7 +699,7 @@ class BayesVLM:
         Of a fine-tuned model the projections are saved too; the rest of the encoder is that of the model it came from.
 
         Args:
-            folder: made if need be; files of an earlier save are replaced.
+            folder: made if need be; files of an earlier save are replaced (it is the commands that refuse to).
             model: the encoder's id to record instead of where it was loaded from.
         """
         if not str(folder):

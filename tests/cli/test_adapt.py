@@ -82,6 +82,18 @@ def test_domains_of_ones_own(run: Run, tmp_path: Path) -> None:
     assert "winter: NLPD" in out
 
 
+def test_the_page_of_another_experiment_is_not_replaced(run: Run, tmp_path: Path) -> None:
+    few = ("--classes", GROUP, "--budgets", "4", "--epochs", 1, "--strategies", "random", "--seeds", 1, "-o", "out")
+    assert run(*few, "--target", "openmoji-black")[0] == 0
+    page = (tmp_path / "out/report.html").read_bytes()
+    code, out, err = run(*few, "--target", "emojione-black")
+    assert (code, out) == (2, "")
+    assert "report.html is the page of something else (its targets: openmoji-black, now emojione-black)" in err
+    assert (tmp_path / "out/report.html").read_bytes() == page
+    assert run(*few, "--target", "emojione-black", "--target", "openmoji-black")[0] == 0, "nothing is lost"
+    assert run(*few, "--target", "emojione-black", "--overwrite")[0] == 0
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [

@@ -296,8 +296,8 @@ def test_fit_on_published_captions(run: Run, refuse: Run, model: Path, pairs: Pa
     fitted = run(*arguments, "--json").json
     assert fitted["pairs"] == 16
     assert list(fitted["skipped"]) == [str(pairs / "gone.png")]
-    assert run(*arguments, "--captions-per-image", 1, "--json").json["pairs"] == 8
-    assert "chooses nothing" in refuse(*arguments, "--split", "train").err
+    assert run(*arguments, "--captions-per-image", 1, "--json", "--overwrite").json["pairs"] == 8
+    assert "chooses nothing" in refuse(*arguments, "--split", "train", "--overwrite").err
 
     karpathy = {
         "images": [
@@ -309,7 +309,7 @@ def test_fit_on_published_captions(run: Run, refuse: Run, model: Path, pairs: Pa
     arguments = ("fit", model, pairs, "--captions", tmp_path / "dataset_flickr30k.json", "--out", tmp_path / "flickr")
     assert run(*arguments, "--split", "train", "--json").json["pairs"] == 6
     assert json.loads((tmp_path / "flickr/config.json").read_text())["provenance"]["split"] == "train"
-    assert "has no split 'val'; it has test, train" in refuse(*arguments, "--split", "val").err
+    assert "has no split 'val'; it has test, train" in refuse(*arguments, "--split", "val", "--overwrite").err
 
 
 def test_sources_of_pairs_that_cannot_be_used(

@@ -193,11 +193,15 @@ def test_json(ran: Ran, again: Callable[..., Result], tmp_path: Path) -> None:
     assert Path(printed["posterior"]).is_dir()
 
 
-def test_a_second_run_replaces_the_first(again: Callable[..., Result], tmp_path: Path) -> None:
+def test_a_second_run_replaces_the_first_when_told_to(again: Callable[..., Result], tmp_path: Path) -> None:
     assert again("--out", tmp_path / "out").code == 0
     files = {path: path.stat().st_mtime_ns for path in sorted((tmp_path / "out").rglob("*.*"))}
     (tmp_path / "out/report.html").write_text("old")
-    assert again("--out", tmp_path / "out").code == 0
+    refused = again("--out", tmp_path / "out")
+    assert refused.code == 2
+    assert "out holds a report.html already; look at it" in refused.err
+    assert (tmp_path / "out/report.html").read_text() == "old"
+    assert again("--out", tmp_path / "out", "--overwrite").code == 0
     assert sorted((tmp_path / "out").rglob("*.*")) == sorted(files)
     assert all(path.stat().st_mtime_ns > written for path, written in files.items())
     assert (tmp_path / "out/report.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")

@@ -114,8 +114,10 @@ def test_what_is_there_already_is_not_done_again(run: Run, tmp_path: Path, monke
     assert ran == []
     assert "emoji-clip on openmoji-black: measured already" in second.err
     third = run(*asked, "--methods", "plain,bayes")
+    assert (third.code, ran) == (2, [])
+    assert "openmoji-black.json was made from other inputs (validation, methods) and would be replaced" in third.err
+    assert run(*asked, "--methods", "plain,bayes", "--overwrite").code == 0
     assert ran == ["openmoji-black"]
-    assert "was made from other inputs, so it is measured again" in third.err
     assert list(Measured.load(tmp_path / "out/emoji-clip/openmoji-black.json").scores) == ["plain", "Bayes"]
 
 
@@ -151,21 +153,58 @@ def test_a_folder_of_one_s_own(run: Run, tmp_path: Path) -> None:
     broken.write_bytes(b"no image")
     ran = run("emoji-clip", "-d", mine, "--validation", "validation", "--template", "a drawing of {c}")
     assert ran.code == 0, ran.err
-    assert "mine: skipped 1 that cannot be read" in ran.err
-    result = Measured.load(tmp_path / "results/emoji-clip/mine.json")
+    assert f"{tmp_path.name}/mine: skipped 1 that cannot be read" in ran.err
+    result = Measured.load(tmp_path / f"results/emoji-clip/{tmp_path.name}-mine.json")
     assert result.facts["images"] == len(thinned("new-drawing")) - 1
     assert list(result.facts["skipped"]) == [broken.relative_to(mine).as_posix()]
     assert result.inputs["data"]["template"] == "a drawing of {c}"
-    strict = run("emoji-clip", "-d", mine, "--strict", "--methods", "plain")
+    strict = run("emoji-clip", "-d", mine, "--strict", "--methods", "plain", "--overwrite")
     assert strict.code == 2
     assert str(broken) in strict.err
 
 
 def test_two_sets_of_one_name(run: Run, tmp_path: Path) -> None:
-    first, second = folder_of(tmp_path / "x/images"), folder_of(tmp_path / "y/images")
-    ran = run("emoji-clip", "-d", first, "-d", second, "--methods", "plain")
+    first, second = folder_of(tmp_path / "x/images"), folder_of(tmp_path / "y/images", classes=2)
+    for data in (first, second):  # in two calls: the second's table and page have the first as well
+        ran = run("emoji-clip", "-d", data, "--methods", "plain")
+        assert ran.code == 0, ran.err
+    assert {path.name for path in (tmp_path / "results/emoji-clip").glob("*.json")} == {
+        "x-images.json",
+        "y-images.json",
+    }
+    assert (tmp_path / "results/table.md").read_text().startswith("| model | metric | method | y/images | x/images |")
+    page = (tmp_path / "results/report.html").read_text()
+    assert "x/images" in page
+    assert "y/images" in page
+    assert "x/images" not in ran.out, "what is printed is of this call"
+    third = folder_of(tmp_path / "elsewhere/x/images")
+    ran = run("emoji-clip", "-d", first, "-d", third, "--methods", "plain")
     assert ran.code == 2
-    assert "'images' and 'images' would be kept in one file" in ran.err
+    assert "'x/images' and 'x/images' would be kept in one file" in ran.err
+
+
+def test_a_result_from_other_inputs_is_not_replaced(run: Run, tmp_path: Path) -> None:
+    mine, other = folder_of(tmp_path / "pacs/test"), folder_of(tmp_path / "elsewhere/pacs/test", classes=2)
+    asked = ("--methods", "plain", "-o", "out")
+    assert run("emoji-clip", "-d", mine, *asked).code == 0
+    files = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    ran = run("emoji-clip", "-d", other, *asked)
+    assert ran.code == 2
+    assert "pacs-test.json was made from other inputs (data) and would be replaced; name another folder" in ran.err
+    assert {path: path.read_bytes() for path in files} == files
+    assert run("emoji-clip", "-d", f"{mine}/../test", *asked).code == 0, "the very same may be measured again"
+    assert run("emoji-clip", "-d", other, *asked, "--overwrite").code == 0
+    (tmp_path / "out/report.html").write_text("<title>mine</title>")
+    assert "report.html is the page of something else" in run("emoji-clip", "-d", other, *asked).err
+
+
+def test_an_unwritable_place_is_refused_before_the_work(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BayesVLM, "from_pretrained", lambda *_, **__: pytest.fail("it began all the same"))
+    (tmp_path / "file").touch()
+    for place in ("file", "file/below"):
+        assert "Results cannot be saved to" in run(*CLIP, "-o", place).err
 
 
 def test_a_folder_named_like_a_split(run: Run, tmp_path: Path) -> None:
@@ -175,14 +214,13 @@ def test_a_folder_named_like_a_split(run: Run, tmp_path: Path) -> None:
     assert run("emoji-clip", "-d", "./validation", "--methods", "plain").code == 0
 
 
-def test_a_result_that_cannot_be_read_is_measured_again(run: Run, tmp_path: Path) -> None:
+def test_a_result_that_cannot_be_read_is_measured_again_when_told_to(run: Run, tmp_path: Path) -> None:
     asked = (*CLIP, "--methods", "plain", "--skip-existing")
     assert run(*asked).code == 0
     path = tmp_path / "results/emoji-clip/openmoji-black.json"
     path.write_text("{}")
-    again = run(*asked)
-    assert again.code == 0
-    assert "is no result of `bayesvlm eval`" in again.err
+    assert "is there, and is no result that this version can read; name another folder" in run(*asked).err
+    assert run(*asked, "--overwrite").code == 0
     assert Measured.load(path).scores
 
 

@@ -164,6 +164,19 @@ def test_an_interrupted_run_says_what_is_kept(run: Run, monkeypatch: pytest.Monk
     assert "what is finished is kept in reproduction" in ran.err
 
 
+def test_an_answer_on_something_else_is_not_replaced(run: Run, two_items: None, tmp_path: Path) -> None:
+    name = "fine"
+    assert run(name, "--seeds", 1).code == 0
+    kept = (tmp_path / f"reproduction/{name}.json").read_bytes()
+    refused = run(name, "--seeds", 3)
+    assert refused.code == 2
+    assert f"reproduction/{name}.json is what came out of `bayesvlm reproduce {name} --seeds 1`" in refused.err
+    assert "--overwrite" in run("all").err
+    assert (tmp_path / f"reproduction/{name}.json").read_bytes() == kept
+    assert run(name, "--seeds", 1, "--device", "cpu", "--out", tmp_path / "reproduction").code == 0, "the same question"
+    assert run(name, "--seeds", 3, "--overwrite").code == 0
+
+
 def test_the_best_cells_have_a_star(run: Run, two_items: None) -> None:
     assert "1*" in run("fine").out
 

@@ -7,6 +7,7 @@ import io
 import os
 import re
 from collections import Counter
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -31,7 +32,7 @@ from bayesvlm.report import (
     tau_plot,
     write_page,
 )
-from bayesvlm.report.page import column_classes, inline_markup, paragraphs, picture_address
+from bayesvlm.report.page import check_replaces, column_classes, inline_markup, paragraphs, picture_address
 from bayesvlm.report.theme import css_variables
 
 HOSTILE = """</title></svg><script>alert("1")</script><img src='http://x.example' onerror=a>&amp;{{ 7*7 }}"""
@@ -266,6 +267,25 @@ def test_writing_makes_the_folder_and_returns_the_path(tmp_path: Path) -> None:
     assert [item.name for item in path.parent.iterdir()] == ["report.html"]
 
 
+def test_a_page_of_something_else_is_not_replaced(tmp_path: Path) -> None:
+    made = {"command": "adapt", "model": 'a "model"', "seeds": [0, 1]}
+    path = write_page(replace(sample(), made_from=made), tmp_path / "report.html")
+    check_replaces(path, made, overwrite=False)
+    check_replaces(path, {**made, "seeds": [0, 1, 2]}, overwrite=False)  # shows all of it, and more
+    for change, told in (
+        ({"seeds": [0]}, r"its seeds: 0, 1, now 0\)"),
+        ({"model": "b"}, r'its model: a "model", now b\)'),
+        ({"command": "eval"}, r"its command: adapt, now eval\)"),
+    ):
+        with pytest.raises(BayesVLMError, match=rf"report\.html is the page of something else \({told}; name another"):
+            check_replaces(path, {**made, **change}, overwrite=False)
+        check_replaces(path, {**made, **change}, overwrite=True)
+    path.write_text("<title>somebody's</title>")
+    with pytest.raises(BayesVLMError, match="its command: unknown, now adapt"):
+        check_replaces(path, made, overwrite=False)
+    check_replaces(tmp_path / "new.html", made, overwrite=False)
+
+
 def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "report.html"
     path.write_text("old")
@@ -274,7 +294,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pyt
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(BayesVLMError, match=r"report\.html cannot be written: No space left on device\."):
+    with pytest.raises(BayesVLMError, match=r"report\.html cannot be written: No space left on device; "):
         write_page(Page("t", "", {}, []), path)
     assert path.read_text() == "old"
     assert [item.name for item in tmp_path.iterdir()] == ["report.html"]

@@ -31,7 +31,6 @@ def save_checkpoint(path: Path, estimator: FactorEstimator, run: Mapping[str, An
         tensors[f"{tower}.A"], tensors[f"{tower}.B"] = factors.A_sum.cpu(), factors.B_sum.cpu()
         tensors[f"{tower}.recent"] = estimator.recent[tower].cpu().contiguous()
     metadata = {"run": json.dumps(dict(run), sort_keys=True), "pairs": str(estimator.pairs_closed), "digest": digest}
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_together(path.parent, {path.name: to_safetensors(tensors, metadata)})
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import secrets
+import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -14,12 +16,17 @@ from bayesvlm.core.errors import BayesVLMError
 
 
 def write_together(folder: Path, files: Mapping[str, bytes]) -> None:
-    """All files written and synced under temporary names first, then renamed: no reader sees half a file."""
+    """All files written and synced under temporary names first, then renamed: no reader sees half a file.
+
+    The folder is made if need be. A disk that is full or may not be written leaves what was there as it was.
+    """
     waiting: list[tuple[Path, Path]] = []
+    final = folder / next(iter(files))
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
-            temporary = folder / f".{name}.{secrets.token_hex(8)}"
-            waiting.append((temporary, folder / name))
+            temporary, final = folder / f".{name}.{secrets.token_hex(8)}", folder / name
+            waiting.append((temporary, final))
             with temporary.open("xb") as file:
                 file.write(content)
                 file.flush()
@@ -28,9 +35,43 @@ def write_together(folder: Path, files: Mapping[str, bytes]) -> None:
             temporary, final = waiting[0]
             os.replace(temporary, final)
             waiting.pop(0)
+    except OSError as error:
+        raise BayesVLMError(f"{final} cannot be written: {_reason(error)}; make room, or name another place.") from None
     finally:
         for temporary, _ in waiting:
-            temporary.unlink(missing_ok=True)
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+
+
+def check_writable(folder: str | Path, what: str = "Results") -> Path:
+    """Refuse a folder that no file can be written to, before the work whose results are to lie there; makes nothing."""
+    folder = Path(folder)
+    existing = next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))
+    if not existing.is_dir():
+        raise BayesVLMError(f"{what} cannot be saved to {folder}: {existing} is a file; name another folder.")
+    try:
+        with tempfile.TemporaryFile(dir=existing) as file:  # asking for permission says yes to root on a read-only disk
+            file.write(b"0")
+            file.flush()
+    except OSError as error:
+        raise BayesVLMError(
+            f"{what} cannot be saved to {folder}: {existing} cannot be written to ({_reason(error)}); name another "
+            "folder."
+        ) from None
+    return folder
+
+
+def check_new_file(path: Path, overwrite: bool) -> None:
+    """Refuse a file that cannot be written, or that is there already and would be replaced."""
+    if path.is_dir():
+        raise BayesVLMError(f"{path} is a folder; name a file to write the results to.")
+    check_writable(path.parent)
+    if path.exists() and not overwrite:
+        raise BayesVLMError(f"{path} is there already; name another file with --out, or replace it with --overwrite.")
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error)
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:

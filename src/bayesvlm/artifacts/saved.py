@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -24,7 +23,7 @@ from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
 from bayesvlm.artifacts.card import model_card
-from bayesvlm.artifacts.files import read_safetensors, write_together
+from bayesvlm.artifacts.files import check_writable, read_safetensors, write_together
 from bayesvlm.artifacts.weights import agree
 from bayesvlm.core.errors import BayesVLMError, check_choice, check_positive
 from bayesvlm.core.estimation import TOWERS, Loss, Normalise, Tower, best_lams
@@ -98,7 +97,6 @@ class SavedPosterior:
             files[PROJECTIONS] = to_safetensors(_projection_tensors(self.projections))
         files[CARD] = model_card(config, self.factors).encode()
         files[CONFIG] = (json.dumps(config, indent=2) + "\n").encode()  # last: it vouches for the tensors
-        folder.mkdir(parents=True, exist_ok=True)
         write_together(folder, files)
         if self.projections is None:
             (folder / PROJECTIONS).unlink(missing_ok=True)  # of an earlier save
@@ -173,14 +171,7 @@ def _entry(saved: SavedPosterior, name: str) -> object:
 
 def check_destination(folder: str | Path) -> Path:
     """The folder a posterior may be saved to: new, empty, or one that does not hold something else's config.json."""
-    folder = Path(folder)
-    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not existing.is_dir():
-        raise BayesVLMError(f"A posterior cannot be saved to {folder}: {existing} is a file; give another folder.")
-    if not os.access(existing, os.W_OK):
-        raise BayesVLMError(
-            f"A posterior cannot be saved to {folder}: {existing} is not writable; give another folder."
-        )
+    folder = check_writable(folder, "A posterior")
     if (folder / CONFIG).exists() and not _has_schema(folder):
         raise BayesVLMError(
             f"A posterior cannot be saved to {folder}: it holds the {CONFIG} of something else (a model?), which would "

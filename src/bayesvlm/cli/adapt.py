@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bayesvlm.cli.options import Cache, Device, Json, Model, Root, StrictPosterior
+from bayesvlm.cli.options import Cache, Device, Json, Model, Overwrite, Root, StrictPosterior
 from bayesvlm.cli.output import emit, remark, table
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def adapt(
     template: Annotated[
         str | None, typer.Option(help="The prompt, with {c} for the class name. [default: the set's]")
     ] = None,
+    overwrite: Overwrite = False,
     model: Model = None,
     root: Root = None,
     cache: Cache = None,
@@ -60,7 +61,8 @@ def adapt(
 
     The pool has images of all domains, the target is one of them. By default the domains are the drawing styles of the
     embedded world. A run that is in the folder already, from the same inputs, is not done again, so an interrupted
-    experiment goes on.
+    experiment goes on, and may get more targets, strategies, budgets and seeds. The page of another experiment is
+    replaced with --overwrite only; runs never are.
 
     Examples:
 
@@ -71,11 +73,13 @@ def adapt(
         bayesvlm adapt posterior/ --domains ./seasons --target winter --strategies epig,targeted-random,random
     """
     from bayesvlm.active import STRATEGIES, Epig
+    from bayesvlm.artifacts.files import check_writable
     from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.data.cache import FeatureCache
     from bayesvlm.experiments.adaptation import Adaptation, Protocol
     from bayesvlm.experiments.encoding import Encoder
     from bayesvlm.report.adaptation import verdicts, write_adaptation
+    from bayesvlm.report.page import check_replaces
     from bayesvlm.vlm import BayesVLM
 
     named = STRATEGIES if strategies == "all" else tuple(name.strip() for name in strategies.split(","))
@@ -100,6 +104,19 @@ def adapt(
         lr=lr,
         epochs=epochs,
     )
+    asked = {
+        "command": "adapt",
+        "model": posterior,
+        "domains": f"{domains}, {classes or 'all classes'}",
+        "prompts": template,
+        "fine-tuning": f"lr {lr:g}, {epochs} epochs",
+        "EPIG": "searched" if search else f"gamma {options.gamma:g}, beta {options.beta:g}",
+        "targets": list(tasks.targets),
+        "strategies": list(protocol.strategies),
+        "budgets": list(protocol.budgets),
+        "seeds": list(protocol.seeds),
+    }
+    check_replaces(check_writable(out) / "report.html", asked, overwrite)
     vlm = BayesVLM.from_pretrained(posterior, model=model, device=device, strict=strict)
     _ = vlm.factors  # fine-tuning extends them: a model without is refused before anything is encoded
     encoder = Encoder(vlm, FeatureCache(cache))
@@ -118,7 +135,7 @@ def adapt(
         found[name], counts[name] = run.run(), len(task.classes)
         answers[name] = run.before_and_after(found[name])
     command = shlex.join(["bayesvlm", *sys.argv[1:]])
-    page = write_adaptation(found, answers, counts, out / "report.html", posterior, command)
+    page = write_adaptation(found, answers, counts, out / "report.html", posterior, command, asked)
     result = {
         "model": posterior,
         "targets": {

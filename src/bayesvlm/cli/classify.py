@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
+import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
-from bayesvlm.cli.options import Device, Json, Model, StrictPosterior, Template
+from bayesvlm.cli.options import Cache, Device, Json, Model, Overwrite, StrictPosterior, Template
 from bayesvlm.cli.output import emit, remark, table
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 _NATS = ("entropy", "epistemic", "aleatoric")
 _SPLIT = "entropy = epistemic + aleatoric, in nats: draws of the parameters say which share of it is which"
+SHOWN = 10  # of the answers that go to a file, on the terminal
 
 
 def classify(
@@ -38,8 +40,10 @@ def classify(
         str, typer.Option(help="What predicts: probcosine, mean (no variances), native (the model's own score).")
     ] = "probcosine",
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="A file to write the results to as json lines.")
+        Path | None, typer.Option("--out", "-o", help="Write the answers here: .csv, or .jsonl for json lines.")
     ] = None,
+    overwrite: Overwrite = False,
+    cache: Cache = None,
     model: Model = None,
     device: Device = None,
     strict: StrictPosterior = False,
@@ -52,57 +56,78 @@ def classify(
     would resolve, and aleatoric, what it would not. Draws of the model's parameters say which share is which; --json
     has their own entropy too.
 
+    With --out the answers are written as they come, and the first ten are shown. Features are kept, so that other class
+    names, or the same command after an interruption, encode nothing again.
+
     Examples:
 
         bayesvlm classify posterior/ photo.jpg --classes "cat,dog,horse"
 
-        bayesvlm classify posterior/ photos/ --classes-file names.txt --top 5 --out results.jsonl
+        bayesvlm classify posterior/ photos/ --classes-file names.txt --top 5 --out results.csv
     """
-    from bayesvlm.artifacts.files import write_together
+    from bayesvlm.cli.answers import AnswerFile
     from bayesvlm.cli.prompts import prompts, read_classes
     from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.data import SkippedImages, find_images
+    from bayesvlm.data.cache import FeatureCache
+    from bayesvlm.experiments.encoding import Encoder
+    from bayesvlm.experiments.image_files import encode_files
     from bayesvlm.progress import progress_bar
     from bayesvlm.vlm import BayesVLM
 
-    names = read_classes(classes, classes_file)
+    names = _unique(read_classes(classes, classes_file))
+    asked = prompts(names, template)
+    settings = {"method": method, "link": link, "top": top, "level": level}
+    question = {"posterior": posterior, "model": model, "images": [*map(str, images)], "prompts": asked, **settings}
+    answers = None if out is None else AnswerFile(out, question, overwrite)
     paths = [path for given in images for path in (find_images(given) if given.is_dir() else [given])]
     if not paths:
         raise BayesVLMError(
             f"There are no images in {', '.join(map(str, images))}; give image files or folders of them."
         )
-    vlm = BayesVLM.from_pretrained(posterior, model=model, device=device, strict=strict)
     if link is not None and method != "probcosine":
         raise BayesVLMError(f"--link {link} goes with --method probcosine; {method} has none.")
+    vlm = BayesVLM.from_pretrained(posterior, model=model, device=device, strict=strict)
     if link is not None:
         vlm = vlm.replace(link=link)  # type: ignore[arg-type]
-    texts = vlm.text_features(prompts(_unique(names), template), progress=False)
-    skipped = SkippedImages(strict)
-    rows: list[dict[str, Any]] = []
-    with progress_bar("classifying", total=len(paths), unit="images") as advance:
-        for start in range(0, len(paths), 256):
-            chunk = paths[start : start + 256]
-            decoded = zip(chunk, skipped.decode(chunk), strict=True)
-            read = [(path, image) for path, image in decoded if image is not None]
-            if read:
-                prediction = vlm.classify(
-                    [image for _, image in read],
-                    texts,
-                    method=method,  # type: ignore[arg-type]
-                    progress=False,
-                )
-                rows += _describe([path for path, _ in read], prediction, names, top, level)
-            advance(len(chunk))
-    if skipped.reasons:
-        remark(str(skipped))
-    if not rows:
-        raise BayesVLMError(f"None of the {len(paths)} image(s) could be read; the reasons are above.")
-    if out is not None:
-        lines = "".join(json.dumps(row) + "\n" for row in rows)
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_together(out.parent, {out.name: lines.encode()})
+    if len(names) == 1:
+        alone = "; `alone` (label_prob in files) is that of the label by itself" if vlm.loss == "sigmoid" else ""
+        remark(f"there is one class only, so the probability of {names[0]!r} is always 1 and says nothing{alone}")
+    encoder, skipped = Encoder(vlm, FeatureCache(cache)), SkippedImages(strict)
+    rows: list[dict[str, Any]] = []  # that are shown
+    seen = answered = 0
+    try:
+        with (
+            answers.open() if answers else nullcontext(),
+            progress_bar("classifying", total=len(paths), unit="images") as advance,
+            warnings.catch_warnings(action="ignore", category=UserWarning),  # of one class: said above
+        ):
+            texts = vlm.text_features(asked, progress=False)
+            for batch in encode_files(encoder, paths, skipped):
+                if batch.features is not None:
+                    prediction = vlm.classify(batch.features, texts, method=method)  # type: ignore[arg-type]
+                    found = _describe(batch.paths, prediction, names, top, level)
+                    if answers:
+                        answers.add(found)
+                    rows += found if as_json or answers is None else found[: SHOWN - len(rows)]
+                    answered += len(found)
+                seen += batch.seen
+                advance(batch.seen)
+            if not answered:
+                raise BayesVLMError(f"None of the {len(paths)} image(s) could be read.")
+    except KeyboardInterrupt:
+        where = f" and their answers are in {answers.partial}" if answers and answered else ""
+        kept = f"{seen} of {len(paths)} images are done{where}; give the same command again to go on from there"
+        remark(f"interrupted: {kept if seen else f'none of the {len(paths)} images was done'}")
+        raise typer.Exit(130) from None
+    finally:
+        if skipped.reasons:
+            remark(str(skipped))
     result = {"posterior": posterior, "method": method, "scale": vlm.scale, "images": rows, "skipped": skipped.reasons}
-    emit(result, [_as_table(rows, level), f"by {method}, temperature t = {vlm.scale:.4g}", _SPLIT], as_json)
+    text: list[str | Table] = [_as_table(rows, level), f"by {method}, temperature t = {vlm.scale:.4g}", _SPLIT]
+    if answers:
+        text.append(f"{answered} images classified; the answers are in {out}")
+    emit(result, text, as_json)
 
 
 def _unique(names: list[str]) -> list[str]:

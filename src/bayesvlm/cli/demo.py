@@ -9,15 +9,17 @@ from typing import Annotated, Any
 
 import typer
 
-from bayesvlm.cli.options import Device, Json
+from bayesvlm.cli.options import Device, Json, Overwrite
 from bayesvlm.cli.output import emit, remark, table
 
 
 def demo(
+    context: typer.Context,
     model: Annotated[str, typer.Option(help="An embedded model, or any model that can read emoji.")] = "emoji-clip",
     out: Annotated[Path, typer.Option("--out", help="Folder for the report, the numbers and the posterior.")] = Path(
         "demo"
     ),
+    overwrite: Overwrite = False,
     device: Device = None,
     as_json: Json = False,
 ) -> None:
@@ -32,7 +34,10 @@ def demo(
 
         bayesvlm demo --model emoji-siglip --out demo-siglip
     """
+    from bayesvlm.artifacts.files import check_writable
+    from bayesvlm.artifacts.locks import only_command_in
     from bayesvlm.artifacts.saved import check_destination
+    from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.embedded import embedded_model
     from bayesvlm.experiments.demo import run_demo
     from bayesvlm.experiments.methods import SINGLE
@@ -42,6 +47,13 @@ def demo(
     from bayesvlm.vlm import BayesVLM
 
     started = time.perf_counter()
+    context.with_resource(only_command_in(check_writable(out)))
+    there = [name for name in ("report.html", "results.json", "posterior") if (out / name).exists()]
+    if there and not overwrite:
+        raise BayesVLMError(
+            f"{out} holds a {there[0]} already; look at it, name another folder with --out, or replace it with "
+            "--overwrite."
+        )
     posterior = check_destination(out / "posterior")
     remark(f"load      {model}{' from the package' if embedded_model(model) else ''}, without a posterior")
     vlm = BayesVLM.from_pretrained(model, device=device)

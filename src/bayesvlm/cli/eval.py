@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from bayesvlm.cli.options import Cache, Device, Json, Model, Root, StrictPosterior
+from bayesvlm.cli.options import Cache, Device, Json, Model, Overwrite, Root, StrictPosterior
 from bayesvlm.cli.output import emit, remark, table
 
 
@@ -54,6 +54,7 @@ def evaluate(
     skip_existing: Annotated[
         bool, typer.Option("--skip-existing", help="Keep results that were measured from the same inputs.")
     ] = False,
+    overwrite: Overwrite = False,
     model: Model = None,
     listed: Annotated[bool, typer.Option("--list", help="Show the sets there are, and where each was found.")] = False,
     device: Device = None,
@@ -62,8 +63,9 @@ def evaluate(
 ) -> None:
     """Measure models on labelled sets: top-1, NLPD and calibration, with standard errors and significance.
 
-    Writes one json (and the numbers behind it) for each model and set, a table, and a page with pictures. Features are
-    encoded once and kept, so that a second call takes seconds.
+    Writes one json (and the numbers behind it) for each model and set, and a table and a page of everything that is in
+    the folder. Features are encoded once and kept, so that a second call takes seconds. A result that was made from
+    other inputs is replaced with --overwrite only.
 
     Examples:
 
@@ -75,15 +77,17 @@ def evaluate(
 
         bayesvlm eval --list
     """
+    from bayesvlm.artifacts.files import check_writable
     from bayesvlm.core.errors import BayesVLMError, check_count
     from bayesvlm.data.cache import FeatureCache
     from bayesvlm.data.views import Views
     from bayesvlm.embedded import embedded_model
     from bayesvlm.experiments.sets import open_set
     from bayesvlm.experiments.zero_shot import ZeroShot, place
+    from bayesvlm.report.page import check_replaces
     from bayesvlm.report.tables import FORMATS, render_table
     from bayesvlm.report.writing import write_whole
-    from bayesvlm.report.zero_shot import write_zero_shot
+    from bayesvlm.report.zero_shot import MADE_FROM, write_zero_shot
     from bayesvlm.vlm import BayesVLM
 
     if listed:
@@ -100,6 +104,7 @@ def evaluate(
         raise BayesVLMError(f"--model {model} goes with one posterior, and there are {len(models)}; name one.")
     check_count("--views", views)
     chosen = None if methods is None else _methods(methods)
+    check_replaces(check_writable(out) / "report.html", MADE_FROM, overwrite)
 
     opened = partial(open_set, root=root, template=template, strict=strict)
     sets = [opened(name) for name in data]
@@ -121,23 +126,25 @@ def evaluate(
             cache=store,
             template=template,
         )
-        for labelled in sets:
-            path = place(out, name, labelled.name)
-            result = _before(path, run.inputs(labelled), strict) if skip_existing else None
-            if result is not None:
+        paths = [place(out, name, labelled.name) for labelled in sets]
+        before = [_before(path, run.inputs(data), overwrite) for path, data in zip(paths, sets, strict=True)]
+        for labelled, path, result in zip(sets, paths, before, strict=True):
+            if result is not None and skip_existing and not (strict and result.facts["skipped"]):
                 remark(f"{name} on {labelled.name}: measured already, kept in {path}")
                 skipped.append(str(path))
             else:
                 result = run.run(labelled)
+                _before(path, result.inputs, overwrite)  # another command may have been here meanwhile
                 result.save(out)
             _remarks(result, path)
             results.append(result)
+    everything = _with_earlier(results, out)
     for kind in FORMATS:
-        write_whole(out / f"table.{'tex' if kind == 'latex' else kind}", render_table(results, kind).encode())
+        write_whole(out / f"table.{'tex' if kind == 'latex' else kind}", render_table(everything, kind).encode())
     command = shlex.join(["bayesvlm", *sys.argv[1:]])
-    page = write_zero_shot(results, out / "report.html", command)
+    page = write_zero_shot(everything, out / "report.html", command)
     if form is not None and not as_json:
-        print(render_table(results, form), end="")
+        print(render_table(everything, form), end="")
         return
     emit(
         {"results": [result.numbers for result in results], "skipped": skipped, "report": str(page)},
@@ -147,7 +154,7 @@ def evaluate(
 
 
 def _check_places(out: Path, models: list[str], sets: list[Any]) -> None:
-    """Refuse two results in one file, before any work is done."""
+    """Refuse two results of this command in one file, before any work is done."""
     from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.experiments.zero_shot import place
 
@@ -186,22 +193,33 @@ def _check_models(models: list[str], methods: list[str] | None, validation: str 
             )
 
 
-def _before(path: Path, inputs: dict[str, Any], strict: bool) -> Any:
-    """The result that is there, if it was made from these inputs; else None, and a remark says why."""
+def _before(path: Path, inputs: Mapping[str, Any], overwrite: bool) -> Any:
+    """The result that is there, if it was made from these inputs; one made from others is refused, or None."""
     from bayesvlm.core.errors import BayesVLMError
-    from bayesvlm.experiments.zero_shot import Result
+    from bayesvlm.experiments.zero_shot import Result, differing
 
     if not path.is_file():
         return None
     try:
         result = Result.load(path)
-    except BayesVLMError as error:
-        remark(f"{error} It is measured again.")
-        return None
-    if result.inputs != json.loads(json.dumps(inputs)):
-        remark(f"{path} was made from other inputs, so it is measured again")
-        return None
-    return None if strict and result.facts["skipped"] else result
+        others = differing(result.inputs, inputs)
+        reason = f"{path} was made from other inputs ({', '.join(others)}) and would be replaced" if others else ""
+    except BayesVLMError:
+        reason = f"{path} is there, and is no result that this version can read"
+    if reason and not overwrite:
+        raise BayesVLMError(f"{reason}; name another folder with --out, or replace it with --overwrite.")
+    return None if reason else result
+
+
+def _with_earlier(results: list[Any], out: Path) -> list[Any]:
+    """These results, then all others that lie in the folder."""
+    from bayesvlm.experiments.zero_shot import load_results, place
+
+    kept, reasons = load_results(out)
+    for reason in reasons:
+        remark(f"left out of the table and the page: {reason}")
+    own = {place(out, result.model, result.data) for result in results}
+    return [*results, *(result for result in kept if place(out, result.model, result.data) not in own)]
 
 
 def _remarks(result: Any, path: Path) -> None:

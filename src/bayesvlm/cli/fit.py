@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bayesvlm.cli.options import Device, Json, Out, Strict
-from bayesvlm.cli.output import emit, remark
+from bayesvlm.cli.options import Device, Json, Out, Overwrite, Strict
+from bayesvlm.cli.output import emit, logged, remark
 
 if TYPE_CHECKING:
-    from bayesvlm.data.pairs import PairSet
+    pass
 
 
 def fit(
+    context: typer.Context,
     model: Annotated[str, typer.Argument(help="Hub id or folder of a CLIP, SigLIP or SigLIP2.")],
     pairs: Annotated[
         str, typer.Argument(help="Folder with images and captions, or with tar shards; or a data set's Hub id.")
@@ -51,6 +51,7 @@ def fit(
         str | None, typer.Option(help="Precision of the curvature: float32, float64, tf32 or bf16. [default: float32]")
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="How many pairs are encoded at a time.")] = 64,
+    overwrite: Overwrite = False,
     device: Device = None,
     strict: Strict = False,
     as_json: Json = False,
@@ -62,7 +63,8 @@ def fit(
     --split. Every caption of an image is a pair of its own: all the first captions come first, then all the second.
 
     Images that cannot be read or have no caption are skipped, counted and named. An interrupted run goes on from its
-    last finished contrast batch when the same command is given again.
+    last finished contrast batch when the same command is given again. A posterior that is there already is replaced
+    with --overwrite only.
 
     Examples:
 
@@ -78,10 +80,11 @@ def fit(
 
         bayesvlm fit ./my-clip OWNER/NAME --split train --captions-per-image 1 --out posterior/
     """
-    from bayesvlm.artifacts.saved import check_destination
+    from bayesvlm.artifacts.destination import posterior_destination
     from bayesvlm.data.pairs.sources import open_pairs
     from bayesvlm.vlm import BayesVLM
 
+    context.with_resource(posterior_destination(out, overwrite))
     found = open_pairs(
         pairs,
         captions,
@@ -92,21 +95,22 @@ def fit(
         batch_size=batch_size,
         strict=strict,
     )
-    checkpoint = check_destination(out) / "fit-in-progress.safetensors"
+    checkpoint = out / "fit-in-progress.safetensors"
     bare = BayesVLM.from_pretrained(model, device=device).without_posterior()
     vlm = bare.replace(tau=tau, structure=structure)  # type: ignore[arg-type]
     source = Path(pairs).resolve().name if Path(pairs).exists() else pairs
     provenance = {"source": source, "fingerprint": found.fingerprint(), **({"split": split} if split else {})}
     try:
-        vlm.fit(
-            _announced(found, checkpoint),
-            negatives,
-            normalise=normalise,  # type: ignore[arg-type]
-            precision=precision,  # type: ignore[arg-type]
-            checkpoint=checkpoint,
-            provenance=provenance,
-            total=found.size,
-        )
+        with logged("bayesvlm.fitting"):
+            vlm.fit(
+                found,
+                negatives,
+                normalise=normalise,  # type: ignore[arg-type]
+                precision=precision,  # type: ignore[arg-type]
+                checkpoint=checkpoint,
+                provenance=provenance,
+                total=found.size,
+            )
     except KeyboardInterrupt:
         kept = "the finished contrast batches are kept" if checkpoint.exists() else "no contrast batch was finished"
         remark(f"interrupted: {kept}; give the same command again to go on")
@@ -133,10 +137,3 @@ def fit(
         f"next: bayesvlm tune {out} VALIDATION, or bayesvlm classify {out} IMAGE --classes 'cat,dog'",
     ]
     emit(result, text, as_json)
-
-
-def _announced(pairs: PairSet, checkpoint: Path) -> Iterator[Any]:
-    """The pairs. A fit asks for the first of them when it has found its checkpoint to be of the same run."""
-    if checkpoint.exists():
-        remark(f"an interrupted run has left {checkpoint}: its pairs are read to compare them, and not encoded again")
-    yield from pairs

@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 
-from bayesvlm.cli.options import Json, Out
+from bayesvlm.cli.options import Json, Out, Overwrite
 from bayesvlm.cli.output import emit
 
 
 def merge(
     posteriors: Annotated[list[Path], typer.Argument(help="Two or more saved posteriors of the same model.")],
     out: Out,
+    overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Add up posteriors of the same model fitted on different pairs; factors are sums, so this is exact.
@@ -23,17 +24,17 @@ def merge(
         bayesvlm merge shard-0/ shard-1/ shard-2/ --out posterior/
     """
     from bayesvlm.artifacts import SavedPosterior
-    from bayesvlm.artifacts.saved import check_destination
+    from bayesvlm.artifacts.destination import posterior_destination
     from bayesvlm.core.errors import BayesVLMError
 
     if len(posteriors) < 2:
         raise BayesVLMError(f"merge was given {len(posteriors)} posterior; it adds up two or more.")
     if len({folder.resolve() for folder in posteriors}) < len(posteriors):
         raise BayesVLMError("The same posterior is given more than once; its pairs would count twice.")
-    check_destination(out)
-    first, *others = [SavedPosterior.load(folder) for folder in posteriors]
-    merged = first.merge(*others)
-    merged.save(out)
+    with posterior_destination(out, overwrite):
+        first, *others = [SavedPosterior.load(folder) for folder in posteriors]
+        merged = first.merge(*others)
+        merged.save(out)
     n, lam = merged.factors["image"].n, merged.config.lam
     text = [
         f"{n} pairs of {len(posteriors)} posteriors saved to {out}",

@@ -24,6 +24,7 @@ Device = Annotated[
     str | None, typer.Option("--device", help="Where to compute: cpu, cuda, cuda:1. [default: cuda if there is one]")
 ]
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder for the saved posterior.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there; otherwise it is refused.")]
 Template = Annotated[str, typer.Option("--template", help="The prompt, with {c} for the class name.")]
 Root = Annotated[
     Path | None, typer.Option("--root", help="Folder of the known sets. [default: $BAYESVLM_DATA, else ./data]")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from rich import box
@@ -26,6 +28,21 @@ def emit(result: Mapping[str, Any], text: str | Table | Sequence[str | Table], a
 def remark(text: str) -> None:
     """Say something beside the result, on the error stream."""
     Console(stderr=True, highlight=False).print(text, soft_wrap=True, markup=False)
+
+
+@contextmanager
+def logged(name: str) -> Iterator[None]:
+    """What a module of the package logs in this block is said as a remark."""
+    logger, handler = logging.getLogger(name), logging.Handler()
+    handler.emit = lambda record: remark(record.getMessage())  # type: ignore[method-assign]
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) -> Table:

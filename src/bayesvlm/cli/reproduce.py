@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bayesvlm.cli.options import Cache, Device, Json, Root
+from bayesvlm.cli.options import Cache, Device, Json, Overwrite, Root
 from bayesvlm.cli.output import emit, remark, table
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def reproduce(
     again: Annotated[
         bool, typer.Option("--again", help="Run again what is asked for, even where its result is kept.")
     ] = False,
+    overwrite: Overwrite = False,
     listed: Annotated[bool, typer.Option("--list", help="Show the tables and figures there are.")] = False,
     root: Root = None,
     cache: Cache = None,
@@ -58,7 +59,8 @@ def reproduce(
     """Run a table or figure of the paper, or all of them: ours beside the printed values, and what holds.
 
     By default on the embedded world, where small models of emoji stand for the paper's. Each item is kept as NAME.json
-    and not run again from the same inputs, so an interrupted run goes on. `all` ends in one page to read.
+    and not run again from the same inputs, so an interrupted run goes on; what it came to on other models or data is
+    replaced with --overwrite only. `all` ends in one page to read.
 
     Examples:
 
@@ -85,6 +87,8 @@ def reproduce(
     chosen = list(ITEMS.values()) if name == ALL else [find_item(name)]
     _check_used(chosen, data, pairs)
     given = _given(models, data, pairs, validation, published, views, seeds, out, root, device)
+    if not dry_run:
+        _check_earlier(name, chosen, given, out, overwrite)
 
     earlier = Earlier.below(out / "kept") if again else Earlier()
     base = Lab(Plan(), out, FeatureCache(cache), root, device, views, seeds, remark, earlier)
@@ -107,6 +111,31 @@ def reproduce(
     _report(name, done, out, where, shlex.join(["bayesvlm", "reproduce", name, *given]), as_json)
     if any(each.finding is None for each in done):
         raise typer.Exit(1)
+
+
+def _check_earlier(name: str, items: list[Item], given: list[str], out: Path, overwrite: bool) -> None:
+    """Refuse a folder that cannot be written, or that holds what the same items came to on something else."""
+    from bayesvlm.artifacts.files import check_writable
+    from bayesvlm.core.errors import BayesVLMError
+    from bayesvlm.experiments.reproduction.item import earlier_command
+    from bayesvlm.report.page import check_replaces
+    from bayesvlm.report.reproduction import MADE_FROM
+
+    check_writable(out)
+    for item in items:
+        earlier, asked = earlier_command(item, out), ["bayesvlm", "reproduce", item.name, *given]
+        if earlier is not None and _question(shlex.split(earlier)) != _question(asked) and not overwrite:
+            raise BayesVLMError(
+                f"{out / item.name}.json is what came out of `{earlier}` and would be replaced; name another folder "
+                "with --out, or replace it with --overwrite."
+            )
+    check_replaces(out / ("report.html" if name == ALL else f"{name}.html"), MADE_FROM, overwrite)
+
+
+def _question(words: list[str]) -> list[str]:
+    """The words of a command, without where things are and what it runs on."""
+    apart = [place for place, word in enumerate(words) if word in ("--out", "--root", "--device")]
+    return [word for place, word in enumerate(words) if place not in apart and place - 1 not in apart]
 
 
 def _check_used(items: list[Item], data: list[str] | None, pairs: list[str] | None) -> None:

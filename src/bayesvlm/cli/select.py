@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from bayesvlm.cli.options import Device, Json, Model, StrictPosterior, Template
+from bayesvlm.cli.options import Cache, Device, Json, Model, Overwrite, StrictPosterior, Template
 from bayesvlm.cli.output import emit, remark, table
 
 if TYPE_CHECKING:
     from bayesvlm.core.features import Features
     from bayesvlm.data import SkippedImages
-    from bayesvlm.vlm import BayesVLM
+    from bayesvlm.experiments.encoding import Encoder
 
 SHOWN = 10  # of the choices, on the terminal
 
@@ -49,6 +49,8 @@ def select(
     out: Annotated[
         Path, typer.Option("--out", "-o", help="The file to write: .csv, .jsonl, or .json for Label Studio.")
     ] = Path("to-label.csv"),
+    overwrite: Overwrite = False,
+    cache: Cache = None,
     model: Model = None,
     device: Device = None,
     strict: StrictPosterior = False,
@@ -67,15 +69,19 @@ def select(
     """
     from bayesvlm.active import STRATEGIES, rank
     from bayesvlm.active.targeting import Metric
+    from bayesvlm.artifacts.files import check_new_file
     from bayesvlm.classes import class_names
     from bayesvlm.cli.prompts import prompts, read_classes
     from bayesvlm.core.errors import BayesVLMError, check_choice
     from bayesvlm.data import SkippedImages
+    from bayesvlm.data.cache import FeatureCache
+    from bayesvlm.experiments.encoding import Encoder
     from bayesvlm.report.writing import write_whole
     from bayesvlm.vlm import BayesVLM
 
     if out.suffix not in _FORMS:
         raise BayesVLMError(f"--out {out}: the list can be a {', '.join(_FORMS)} file; choose one of these endings.")
+    check_new_file(out, overwrite)
     names = read_classes(classes, classes_file)
     class_names(names)  # each once
     check_choice("strategy", strategy, STRATEGIES)
@@ -83,8 +89,9 @@ def select(
     vlm = BayesVLM.from_pretrained(posterior, model=model, device=device, strict=strict)
     texts = vlm.text_features(prompts(names, template), progress=False)
     skipped = SkippedImages(strict)
-    paths, images = _features(vlm, pool, skipped, "pool")
-    _, aimed = _features(vlm, target, skipped, "target")
+    encoder = Encoder(vlm, FeatureCache(cache))
+    paths, images = _features(encoder, pool, skipped, "pool")
+    _, aimed = _features(encoder, target, skipped, "target")
     if skipped.reasons:
         remark(str(skipped))
     known = _labels(paths, names) if labels else None
@@ -127,11 +134,12 @@ def select(
     )
 
 
-def _features(vlm: BayesVLM, given: list[Path], skipped: SkippedImages, what: str) -> tuple[list[Path], Features]:
+def _features(encoder: Encoder, given: list[Path], skipped: SkippedImages, what: str) -> tuple[list[Path], Features]:
     """The images that can be read, and their features."""
     from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.core.features import Features
     from bayesvlm.data import find_images
+    from bayesvlm.experiments.image_files import encode_files
     from bayesvlm.progress import progress_bar
 
     found = [path for place in given for path in (find_images(place) if place.is_dir() else [place])]
@@ -139,13 +147,11 @@ def _features(vlm: BayesVLM, given: list[Path], skipped: SkippedImages, what: st
     read: list[Path] = []
     parts: list[Features] = []
     with progress_bar(f"encoding the {what}", total=len(paths), unit="images") as advance:
-        for start in range(0, len(paths), 256):
-            chunk = paths[start : start + 256]
-            decoded = [(path, image) for path, image in zip(chunk, skipped.decode(chunk), strict=True) if image]
-            if decoded:
-                parts.append(vlm.image_features([image for _, image in decoded], progress=False))
-                read += [path for path, _ in decoded]
-            advance(len(chunk))
+        for batch in encode_files(encoder, paths, skipped):
+            if batch.features is not None:
+                parts.append(batch.features)
+                read += batch.paths
+            advance(batch.seen)
     if not parts:
         raise BayesVLMError(
             f"The {what} ({', '.join(map(str, given))}) has no image that can be read; give image files or folders."

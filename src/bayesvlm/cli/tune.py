@@ -13,6 +13,7 @@ from bayesvlm.cli.output import emit, remark, table
 
 
 def tune(
+    context: typer.Context,
     posterior: Annotated[Path, typer.Argument(help="The folder of a saved posterior; its tau and lam are replaced.")],
     validation: Annotated[
         str,
@@ -38,6 +39,7 @@ def tune(
 
         bayesvlm tune posterior/ imagenet:val
     """
+    from bayesvlm.artifacts.destination import posterior_destination
     from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.data.cache import FeatureCache
     from bayesvlm.data.images import describe_skipped
@@ -49,6 +51,7 @@ def tune(
         raise BayesVLMError(
             f"{posterior} is not a folder on this machine; tune writes the new tau into it, so give a folder."
         )
+    context.with_resource(posterior_destination(posterior, overwrite=True))
     images = open_set(validation, root=root, template=template, strict=strict)
     vlm = BayesVLM.from_pretrained(posterior, model=model, device=device, strict=strict)
     _ = vlm.factors  # nothing is encoded for a model without a posterior

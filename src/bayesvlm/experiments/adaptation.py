@@ -314,11 +314,7 @@ class Adaptation:
         if path is None:
             return
         content = {"schema": SCHEMA, "inputs": self.inputs(run.strategy), **asdict(run)}
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_together(path.parent, {path.name: (json.dumps(content, indent=2) + "\n").encode()})
-        except OSError as error:
-            raise BayesVLMError(f"{path} cannot be written: {error.strerror or error}.") from None
+        write_together(path.parent, {path.name: (json.dumps(content, indent=2) + "\n").encode()})
 
 
 def _named(name: str, features: Features) -> list[tuple[str, Tensor]]:

@@ -103,11 +103,7 @@ class Result:
             json.dumps({**self.numbers, "columns": tensor_fingerprint(columns.items())}, indent=2, allow_nan=False)
             + "\n"
         )
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_together(path.parent, {f"{path.stem}.safetensors": save(columns), path.name: text.encode()})
-        except OSError as error:
-            raise BayesVLMError(f"The result {path} cannot be written: {error.strerror or error}.") from None
+        write_together(path.parent, {f"{path.stem}.safetensors": save(columns), path.name: text.encode()})
         return path
 
     @classmethod
@@ -135,6 +131,30 @@ class Result:
                 raise
             raise BayesVLMError(f"{path} is no result of `bayesvlm eval` ({error!r}); measure again.") from None
         return result
+
+
+def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """The entries of two results' inputs that differ, whatever the models and sets are called."""
+    unnamed = [_without_names(json.loads(json.dumps(inputs))) for inputs in (before, now)]
+    return [name for name in unnamed[1] if unnamed[0].get(name) != unnamed[1][name]]
+
+
+def _without_names(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        entry: {name: of[name] for name in of if name != "name"} if isinstance(of, dict) else of
+        for entry, of in inputs.items()
+    }
+
+
+def load_results(folder: str | Path) -> tuple[list[Result], list[str]]:
+    """All results below a folder, by model and set, and why what looks like one is none."""
+    results, reasons = [], []
+    for path in sorted(path for path in Path(folder).glob("*/*.json") if path.with_suffix(".safetensors").exists()):
+        try:
+            results.append(Result.load(path))
+        except BayesVLMError as error:
+            reasons.append(str(error))
+    return results, reasons
 
 
 def place(folder: str | Path, model: str, data: str) -> Path:

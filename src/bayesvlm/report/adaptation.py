@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
 from scipy.stats import t as student
@@ -36,6 +37,7 @@ def write_adaptation(
     path: str | Path,
     model: str,
     command: str = "",
+    made_from: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write the page.
 
@@ -43,6 +45,7 @@ def write_adaptation(
         runs: task -> its runs.
         answers: task -> "before" and "after" -> the answers on the target.
         classes: task -> how many there are to choose from.
+        made_from: what the page shows, for `page.check_replaces`.
     """
     sections = [Section(task, _blocks(task, of, answers.get(task), classes.get(task, 0))) for task, of in runs.items()]
     if command:
@@ -59,7 +62,8 @@ def write_adaptation(
         "fine-tuned on them. What is measured is the Bayesian prediction on the target. Lines are means over the "
         "seeds, bands standard errors."
     )
-    return write_page(Page("What is worth labelling?", lead, facts, sections), Path(path))
+    page = Page("What is worth labelling?", lead, facts, sections, made_from=made_from or {})
+    return write_page(page, Path(path))
 
 
 def curves_plot(runs: Sequence[Run], *, width: float = WIDE) -> Figure:

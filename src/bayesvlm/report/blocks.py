@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from matplotlib.figure import Figure
 from PIL import Image
@@ -149,10 +149,14 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """A report: its title, a lead paragraph (with the markup of `Text`), a few facts, and its sections."""
+    """A report: its title, a lead paragraph (with the markup of `Text`), a few facts, and its sections.
+
+    `made_from` says what it shows, as json, in a line that is not seen: `page.check_replaces` reads it.
+    """
 
     title: str
     lead: str
     facts: Mapping[str, str]
     sections: Sequence[Section]
     footer: str = "Written by `bayesvlm`. This page is one file and loads nothing from anywhere."
+    made_from: Mapping[str, Any] = field(default_factory=dict)

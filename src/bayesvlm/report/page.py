@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import base64
+import html
 import io
+import json
 import re
+from collections.abc import Mapping
 from itertools import accumulate, count
 from pathlib import Path
+from typing import Any
 
 import jinja2
 from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 from PIL import Image
 
+from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.report.blocks import Page, Table
 from bayesvlm.report.svg import inline_svg
 from bayesvlm.report.theme import css_variables
 from bayesvlm.report.writing import write_whole
 
 _INLINE = re.compile(r"`(?P<code>[^`]+)`|\*\*(?P<strong>[^*]+)\*\*|\*(?P<em>[^*\s](?:[^*]*[^*\s])?)\*")
+_MADE_FROM = re.compile(r'<meta name="bayesvlm" content="([^"]*)">')
 _LETTER = re.compile(r"[^\W\d_]")
 _LARGEST_PICTURE = 256  # pixels a side; cards show pictures at half of that or less
 
@@ -43,12 +49,43 @@ def render(page: Page) -> str:
     environment.globals.update(css_variables=css_variables, column_classes=column_classes)
     slugs = _slugs([section.title for section in page.sections])
     sections = list(zip(slugs, page.sections, strict=True))
-    return environment.get_template("page.html.j2").render(page=page, sections=sections).strip() + "\n"
+    made = json.dumps(dict(page.made_from))
+    return environment.get_template("page.html.j2").render(page=page, sections=sections, made_from=made).strip() + "\n"
 
 
 def write_page(page: Page, path: str | Path) -> Path:
     """Render a page into a file, which appears whole or stays as it was."""
     return write_whole(path, render(page).encode())
+
+
+def check_replaces(path: Path, made_from: Mapping[str, Any], overwrite: bool) -> None:
+    """Refuse to write a page over one that shows something which the new one will not.
+
+    Args:
+        path: where the page is to be written.
+        made_from: as the new page will have it; of a list the earlier page may show a part.
+        overwrite: do it all the same.
+    """
+    if overwrite or not path.exists():
+        return
+    found = _MADE_FROM.search(path.read_text(encoding="utf-8", errors="replace"))
+    earlier = {} if found is None else json.loads(html.unescape(found[1]))
+    now = json.loads(json.dumps(dict(made_from)))
+    lost = [name for name in now if not _covers(now[name], earlier.get(name))]
+    if lost:
+        raise BayesVLMError(
+            f"{path} is the page of something else (its {lost[0]}: {_told(earlier.get(lost[0]))}, now "
+            f"{_told(now[lost[0]])}); name another folder with --out, or replace the page with --overwrite."
+        )
+
+
+def _covers(now: Any, earlier: Any) -> bool:
+    both = isinstance(now, list) and isinstance(earlier, list)
+    return set(earlier) <= set(now) if both else now == earlier
+
+
+def _told(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else "unknown" if value is None else str(value)
 
 
 def inline_markup(text: str) -> Markup:

@@ -31,6 +31,8 @@ from bayesvlm.report.plots import heat_maps
 from bayesvlm.report.svg import save_png
 from bayesvlm.report.theme import NARROW, WIDE
 
+MADE_FROM = {"command": "reproduce"}
+
 
 def write_reproduction(done: Sequence[Done], path: str | Path, where: str, command: str) -> Path:
     """Write the page.
@@ -47,7 +49,9 @@ def write_reproduction(done: Sequence[Done], path: str | Path, where: str, comma
     if len(done) == 1:
         item = done[0].item
         lead = f"`{item.name}` of {paper}, run on {where}."
-        return write_page(Page(item.title, lead, facts, [Section("What was found", _blocks(done[0]))]), path)
+        return write_page(
+            Page(item.title, lead, facts, [Section("What was found", _blocks(done[0]))], made_from=MADE_FROM), path
+        )
     lead = (
         f"{len(done)} tables, figures and questions of {paper} and beyond, run on {where}. Of the paper's claims "
         f"{_counted(printed)}. Sentences and verdicts are computed from the numbers, negative ones too."
@@ -56,7 +60,7 @@ def write_reproduction(done: Sequence[Done], path: str | Path, where: str, comma
     sections += [Section("And what we say beyond it?", [_verdicts(ours)])] if ours else []
     sections += [Section(each.item.title, _blocks(each)) for each in done]
     sections.append(Section("Make it again", [Commands([(command, "what was found already is read, not run")])]))
-    return write_page(Page("The paper, checked", lead, facts, sections), path)
+    return write_page(Page("The paper, checked", lead, facts, sections, made_from=MADE_FROM), path)
 
 
 def _counted(claims: Sequence[tuple[Done, Claim]]) -> str:

@@ -5,15 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from bayesvlm.artifacts.files import write_together
-from bayesvlm.core.errors import BayesVLMError
 
 
 def write_whole(path: str | Path, content: bytes) -> Path:
     """Write a file, making its folder; until all of it is on the disk, what was there stays there."""
     path = Path(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_together(path.parent, {path.name: content})
-    except OSError as error:
-        raise BayesVLMError(f"{path} cannot be written: {error.strerror or error}.") from None
+    write_together(path.parent, {path.name: content})
     return path

@@ -21,6 +21,8 @@ from bayesvlm.report.theme import NARROW, WIDE
 
 Drawn = dict[str, Figure]
 
+MADE_FROM = {"command": "eval"}  # of everything that lies beside the page
+
 CLOSE_UP = ("plain", "Bayes")
 """The methods whose single answers are shown: more would cover each other."""
 
@@ -116,7 +118,7 @@ def zero_shot_page(results: Sequence[Result], command: str = "") -> Page:
     facts["images"] = f"{sum(int(r.facts['images']) for r in results if r.model == models[0]):,}"
     if command:
         sections.append(Section("Make it again", [Commands([(command, "this page, from the cached features")])]))
-    return Page("Zero-shot evaluation", lead(results), facts, sections)
+    return Page("Zero-shot evaluation", lead(results), facts, sections, made_from=MADE_FROM)
 
 
 # Sentences ------------------------------------------------------------------------------------------------------------

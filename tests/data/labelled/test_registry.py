@@ -357,14 +357,14 @@ def test_a_folder_of_shards(tmp_path: Path) -> None:
     folder = write_shards(tmp_path / "mine", test=[1], train=[0, 0])
     assert labels(open_labelled(folder)) == labels(open_labelled(str(folder), "test")) == [1]
     opened = open_labelled(f"{folder}:train")
-    assert (opened.name, labels(opened)) == ("mine:train", [0, 0])
+    assert (opened.name, labels(opened)) == (f"{tmp_path.name}/mine:train", [0, 0])
     assert opened.templates == ("one of {c}", "another of {c}")
     refused("has no split 'val'; it has test, train", folder, "val")
 
 
 def test_shards_without_a_test_split(tmp_path: Path) -> None:
     folder = write_shards(tmp_path / "mine", val=[1])
-    assert open_labelled(folder).name == "mine:val", "the only one there is"
+    assert open_labelled(folder).name == f"{tmp_path.name}/mine:val", "the only one there is"
     write_shards(folder, train=[0])
     refused("mine has no split 'test'; ask for one of those it has: train, val", folder)
 
@@ -372,18 +372,22 @@ def test_shards_without_a_test_split(tmp_path: Path) -> None:
 def test_a_folder_of_class_folders(tmp_path: Path) -> None:
     folder = write_folders(tmp_path / "mine", "red_car/1.png", "bus/1.png", "bus/2.png")
     opened = open_labelled(folder)
-    assert (opened.name, opened.classes, labels(opened)) == ("mine", ("bus", "red car"), [0, 0, 1])
+    assert (opened.name, opened.classes, labels(opened)) == (
+        f"{tmp_path.name}/mine",
+        ("bus", "red car"),
+        [0, 0, 1],
+    )
     assert opened.templates == ("a photo of a {c}.",)
     refused("mine has no split 'test'; its subfolders are bus, red_car", folder, "test")
 
 
 def test_a_folder_with_splits_of_class_folders(tmp_path: Path) -> None:
     folder = write_folders(tmp_path / "mine", "train/bus/1.png", "val/bus/2.png", "val/car/2.png")
-    assert open_labelled(folder, "val").name == "mine:val"
+    assert open_labelled(folder, "val").name == f"{tmp_path.name}/mine:val"
     assert open_labelled(f"{folder}:train").classes == ("bus",)
     refused("mine is split into subfolders, and none was asked for; its subfolders are train, val", folder)
     write_folders(folder, "test/car/3.png")
-    assert (open_labelled(folder).name, open_labelled(folder).classes) == ("mine", ("car",))
+    assert (open_labelled(folder).name, open_labelled(folder).classes) == (f"{tmp_path.name}/mine", ("car",))
 
 
 def test_a_folder_with_a_colon_in_its_name(tmp_path: Path) -> None:

@@ -23,8 +23,11 @@ def is_shards(folder: Path) -> bool:
 def open_folder(
     folder: Path, split: str | None, *, templates: tuple[str, ...] | None = None, strict: bool = False
 ) -> LabelledSet:
-    """A folder in either layout; without a split it is the test split, the only one, or the folder itself."""
-    name = folder.resolve().name
+    """A folder in either layout; without a split it is the test split, the only one, or the folder itself.
+
+    It is called by its name and its parent's, for many folders are called `test`.
+    """
+    name = "/".join(folder.resolve().parts[1:][-2:])
     if is_shards(folder):
         split = split or _usual(folder, sorted(path.parent.name for path in folder.glob("*/nshards.txt")))
         return open_shards(folder, split, name=called(name, split), templates=templates, strict=strict)

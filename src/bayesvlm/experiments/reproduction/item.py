@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bayesvlm.artifacts.files import write_together
-from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.experiments.reproduction.findings import Finding
 from bayesvlm.experiments.reproduction.lab import Lab, code_hash
 from bayesvlm.experiments.reproduction.plans import Plan
@@ -88,12 +87,16 @@ def reproduce(item: Item, lab: Lab, command: str = "", again: bool = False) -> D
         "finding": finding.to_json(),
     }
     text = json.dumps(content, indent=1, allow_nan=False) + "\n"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_together(path.parent, {path.name: text.encode()})
-    except OSError as error:
-        raise BayesVLMError(f"{path} cannot be written: {error.strerror or error}.") from None
+    write_together(path.parent, {path.name: text.encode()})
     return Done(item, command, Finding.from_json(json.loads(text)["finding"]), seconds)
+
+
+def earlier_command(item: Item, out: Path) -> str | None:
+    """The command that an item was last run into this folder with; None where it was not."""
+    try:
+        return str(json.loads((out / f"{item.name}.json").read_text(encoding="utf-8"))["command"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def last_seconds(item: Item, out: Path) -> float | None:

@@ -1,0 +1,184 @@
+"""`bayesvlm classify`: answers as they come, in the form their file's name says, and nothing encoded twice."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Callable
+from io import BytesIO
+from itertools import count
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from bayesvlm import world
+from bayesvlm.artifacts.locks import lock_file
+from bayesvlm.cli import main
+from bayesvlm.experiments import image_files
+from bayesvlm.models.adapter import Adapter
+
+Run = Callable[..., tuple[int, str, str]]
+COUNT, BATCH = 10, 4
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    """`bayesvlm classify emoji-clip photos ...` on ten images, four at a time; the eighth cannot be read."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BAYESVLM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(image_files, "BATCH", BATCH)
+    monkeypatch.setattr(image_files, "_FEW", COUNT)
+    Path("photos").mkdir()
+    for number, image in enumerate(world.load("openmoji-black").images[:COUNT]):
+        Image.open(BytesIO(image)).convert("RGB").save(f"photos/{number}.png")
+    Path("photos/7.png").write_bytes(b"no image")
+
+    def call(*arguments: object, model: str = "emoji-clip") -> tuple[int, str, str]:
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["bayesvlm", "classify", model, "photos", *map(str, arguments)])
+        try:
+            main()
+            code = 0
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+Encoded = Callable[..., list[int]]
+
+
+@pytest.fixture
+def encoded(monkeypatch: pytest.MonkeyPatch) -> Encoded:
+    """Counts how many images each call of the encoder has from now on; one of them may be interrupted."""
+
+    def arrange(interrupt_at: int = 0) -> list[int]:
+        honest, calls, number = Adapter.encode_images, [], count(1)
+
+        def counted(self: Adapter, images: list[object], *options: object, **named: object) -> object:
+            calls.append(len(images))
+            if next(number) == interrupt_at:
+                raise KeyboardInterrupt
+            return honest(self, images, *options, **named)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(Adapter, "encode_images", counted)
+        return calls
+
+    return arrange
+
+
+ASKED = ("--classes", "cat,dog,pizza")
+
+
+def test_an_interruption_keeps_what_is_done(run: Run, encoded: Encoded) -> None:
+    calls = encoded(interrupt_at=3)
+    code, out, err = run(*ASKED, "-o", "answers.csv")
+    assert (code, out, calls) == (130, "", [4, 3, 2])
+    (partial,) = Path().glob("answers.partial-*.csv")
+    assert f"interrupted: 8 of 10 images are done and their answers are in {partial}; give the same command" in err
+    assert len(partial.read_text().splitlines()) == 1 + 7
+    assert not Path("answers.csv").exists()
+    calls.clear()
+    code, out, err = run(*ASKED, "-o", "answers.csv")
+    assert code == 0, err
+    assert calls == [2], "those that were done are not encoded again"
+    assert "7.png" in err, "what cannot be read is said again"
+    with open("answers.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["image"] for row in rows] == [f"photos/{n}.png" for n in range(COUNT) if n != 7]
+    assert list(Path().glob("answers*")) == [Path("answers.csv")]
+    fresh = run(*ASKED, "--json", "--cache", "elsewhere")
+    for row, other in zip(rows, json.loads(fresh[1])["images"], strict=True):
+        best = other["top"][0]
+        assert row["class"] == best["class"]
+        assert float(row["prob"]) == pytest.approx(best["prob"], rel=1e-5)
+        assert (float(row["low"]), float(row["high"])) == pytest.approx(best["interval"], abs=1e-6)
+        assert float(row["epistemic"]) == pytest.approx(other["epistemic"], abs=1e-5)
+
+
+def test_other_class_names_encode_no_image_again(run: Run, encoded: Encoded) -> None:
+    calls = encoded()
+    assert run(*ASKED)[0] == 0
+    assert calls == [4, 3, 2]
+    assert run("--classes", "bus,train")[0] == 0
+    assert calls == [4, 3, 2]
+    strict = run("--classes", "bus,train", "--strict")
+    assert strict[0] == 2
+    assert "7.png" in strict[2], "kept features do not hide what could not be read"
+
+
+def test_a_batch_of_which_nothing_can_be_read(run: Run) -> None:
+    for number in range(BATCH, 2 * BATCH):
+        Path(f"photos/{number}.png").write_bytes(b"no image")
+    for _ in range(2):
+        code, out, err = run(*ASKED, "--json")
+        assert code == 0
+        assert len(json.loads(out)["images"]) == COUNT - BATCH
+        assert f"skipped {BATCH} that cannot be read" in err
+
+
+def test_what_another_question_left_unfinished_stays(run: Run, encoded: Encoded) -> None:
+    encoded(interrupt_at=3)
+    assert run(*ASKED, "-o", "answers.csv")[0] == 130
+    (partial,) = Path().glob("answers.partial-*.csv")
+    left = partial.read_bytes()
+    assert run("--classes", "bus,train", "-o", "answers.csv")[0] == 0
+    assert partial.read_bytes() == left
+
+
+def test_the_name_of_the_file_decides_its_form(run: Run) -> None:
+    for name in ("a.csv", "a.jsonl"):
+        code, out, err = run(*ASKED, "--top", 2, "-o", name)
+        assert code == 0, err
+        assert f"9 images classified; the answers are in {name}" in out
+    with open("a.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    lines = [json.loads(line) for line in Path("a.jsonl").read_text().splitlines()]
+    assert len(rows) == 2 * len(lines) == 18
+    assert [row["rank"] for row in rows[:4]] == ["1", "2", "1", "2"]
+    assert [row["class"] for row in rows[:2]] == [best["class"] for best in lines[0]["top"]]
+    assert float(rows[0]["entropy"]) == lines[0]["entropy"]
+    code, out, err = run(*ASKED, "-o", "a.xlsx")
+    assert (code, out) == (2, "")
+    assert "--out a.xlsx: answers are written as csv (.csv) or json lines (.jsonl, .json); choose one" in err
+
+
+def test_answers_are_replaced_only_when_told_to(run: Run) -> None:
+    Path("a.csv").write_text("mine")
+    assert "a.csv is there already; name another file" in run(*ASKED, "-o", "a.csv")[2]
+    assert Path("a.csv").read_text() == "mine"
+    assert run(*ASKED, "-o", "a.csv", "--overwrite")[0] == 0
+    assert len(Path("a.csv").read_text().splitlines()) == COUNT
+
+
+def test_the_same_command_twice_at_once(run: Run, encoded: Encoded) -> None:
+    encoded(interrupt_at=3)
+    assert run(*ASKED, "-o", "a.csv")[0] == 130
+    (partial,) = Path().glob("a.partial-*.csv")
+    assert lock_file(partial) is not None
+    left = partial.read_bytes()
+    code, _, err = run(*ASKED, "-o", "a.csv")
+    assert code == 2
+    assert f"Another command is writing to {partial} at this moment" in err
+    assert partial.read_bytes() == left
+
+
+def test_one_class(run: Run) -> None:
+    code, _, err = run("--classes", "cat")
+    assert code == 0
+    assert "there is one class only, so the probability of 'cat' is always 1 and says nothing\n" in err
+    siglip = run("--classes", "cat", model="emoji-siglip")[2]
+    assert "says nothing; `alone` (label_prob in files) is that of the label by itself" in siglip
+    assert "one class" not in run(*ASKED)[2]
+
+
+def test_the_screen_shows_the_first_of_many(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["bayesvlm.cli.classify"], "SHOWN", 3)
+    assert run(*ASKED, "-o", "a.csv")[1].count(".png") == 3
+    assert run(*ASKED)[1].count(".png") == 9
+    assert len(json.loads(run(*ASKED, "-o", "b.csv", "--json")[1])["images"]) == 9
