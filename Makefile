@@ -4,11 +4,12 @@ PYTHON ?= python3
 VENV   := .venv
 COMPAT := .venv-compat
 OPENCLIP := .venv-openclip
+PLAIN := ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE ONEDNN_MAX_CPU_ISA=AVX2
 export HF_HUB_OFFLINE ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-compat test-openclip lint format demo bench docs clean
+.PHONY: help install test test-plain test-compat test-openclip lint format demo bench docs clean
 
 help:  ## this text
 	@echo "bayesvlm: CLIP and SigLIP that know what they do not know"
@@ -20,6 +21,9 @@ demo: $(VENV)/.installed  ## run the main job end to end on the embedded world; 
 
 test: $(VENV)/.installed  ## build .venv if need be and run the whole test suite
 	@$(VENV)/bin/python -m pytest -n 2 -q
+
+test-plain: $(VENV)/.installed  ## core, active learning and BayesVLM under the plainest instruction set
+	@$(PLAIN) $(VENV)/bin/python -m pytest -n 2 -q tests/core tests/active tests/test_vlm.py tests/test_held.py
 
 test-compat: $(COMPAT)/.installed test-openclip  ## what touches transformers, on its version 4; and the tests of open_clip
 	@$(COMPAT)/bin/python -m pytest -n 2 -q tests/models tests/artifacts tests/world tests/experiments/test_*.py \

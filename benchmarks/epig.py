@@ -1,6 +1,7 @@
 """One EPIG step, ours against the definition written out, and a whole loop with where its time goes, in one run.
 
     python benchmarks/epig.py
+    python benchmarks/epig.py --busy     # small problems, quiet and beside a process that takes all it can get
 
 Once with the probabilities of a small model on 65 noisy classes (its plain accuracy is printed), once with every class
 probable for every image, where ours can leave nothing out.
@@ -9,6 +10,10 @@ probable for every image, where ours can leave nothing out.
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import torch
 from report import arguments, keep, machine, median_seconds, peak_extra_mib
@@ -37,13 +42,53 @@ def direct(pool: Tensor, target: Tensor) -> Tensor:  # [S, N, C], [S, M, C] -> [
     return torch.cat(scores)
 
 
+def beside_neighbours(count: int, repeats: int, out: Path | None) -> None:
+    """EPIG and the entropy split of 80 images, quiet and busy in turn, as a Python user has them: no variable set."""
+    generator = torch.Generator().manual_seed(0)
+    p, d, classes, budget = 256, 128, 8, 20
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    weight, pairs, names = draw(d, p) / math.sqrt(p), draw(4096, p), draw(classes, p)
+    vlm = BayesVLM.from_projections(weight, weight, math.log(50.0))
+    vlm.fit([(Features(pairs + draw(4096, p)), Features(pairs))], progress=False)
+    labels = torch.randint(classes, (160,), generator=generator)
+    images, prompts = Features(names[labels] + 2 * draw(160, p)), Features(names)
+    runs = {
+        f"EPIG, {budget} of 80, 80 targets": lambda: rank(
+            vlm, images[:80], images[80:], prompts, "epig", budget, labels[:80], progress=False
+        ),
+        ".epistemic of 80": lambda: vlm.classify(images[:80], prompts).epistemic,
+    }
+    waiting = os.environ.get("OMP_WAIT_POLICY", "unset")
+    print(f"{os.cpu_count()} cores, {count} busy neighbour(s), OMP_WAIT_POLICY {waiting}")
+    quiet = median_seconds(runs, "cpu", repeats)
+    neighbours = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        busy = median_seconds(runs, "cpu", repeats)
+    finally:
+        for neighbour in neighbours:
+            neighbour.kill()
+    for name in runs:
+        print(f"  {name:<26} quiet {quiet[name]:6.3f} s   busy {busy[name]:6.3f} s   {busy[name] / quiet[name]:4.1f}x")
+    keep(
+        {"machine": machine("cpu"), "neighbours": count, "OMP_WAIT_POLICY": waiting, "quiet": quiet, "busy": busy}, out
+    )
+
+
 def main() -> None:
     parser = arguments(__doc__ or "")
     for name, default in {"pool": 1000, "target": 500, "classes": 65, "draws": 100, "p": 768, "d": 512}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--steps", type=int, default=200, help="of the loop")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--busy", action="store_true", help="only: small problems beside busy neighbours")
+    parser.add_argument("--neighbours", type=int, default=1, help="processes that do nothing but take time")
     options = parser.parse_args()
+    if options.busy:
+        beside_neighbours(options.neighbours, options.repeats, options.out)
+        return
     generator = torch.Generator().manual_seed(0)
 
     def draw(*shape: int) -> Tensor:
