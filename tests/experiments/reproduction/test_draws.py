@@ -99,15 +99,23 @@ def test_the_error_is_that_of_the_draws(vlm: BayesVLM, images: Features, texts: 
 
 
 @pytest.mark.parametrize("structure", ["damped", "exact"])
-def test_full_covariances_are_true_and_the_damped_understate(
-    vlm: BayesVLM, images: Features, texts: Features, structure: Structure
-) -> None:
+def test_full_covariances_are_true(vlm: BayesVLM, images: Features, texts: Features, structure: Structure) -> None:
     of = vlm.replace(structure=structure, covariance="full", tau=300.0)  # little uncertainty: the cosine is near linear
     ratio = DrawnSpread.of(of, images, texts, 2000).ratio(of, images, texts)
-    assert 0.97 < ratio.median < 1.35  # variance along the embedding is counted, though normalising removes it
-    damped = of.replace(structure="damped")
+    assert 0.95 < ratio.median < 1.35  # variance along the embedding is counted, though normalising removes it
+
+
+def test_the_damped_understate_an_exact_posterior_of_the_same_lam(
+    vlm: BayesVLM, images: Features, texts: Features
+) -> None:
+    """By a tenth here, analytically; three seeds of 4,000 draws see 0.05 of it at least."""
+    damped = vlm.replace(structure="damped", covariance="full")
     exact = damped.replace(structure="exact", lam=damped.lam)
-    assert DrawnSpread.of(exact, images, texts, 500).ratio(damped, images, texts).median < 0.97 * ratio.median
+    gap = damped.similarity(images, texts).std / exact.similarity(images, texts).std
+    assert 0.88 < float(gap.median()) < 0.91
+    for seed in range(3):
+        drawn = DrawnSpread.of(exact, images, texts, 4000, seed)
+        assert drawn.ratio(damped, images, texts).median < 0.95 * drawn.ratio(exact, images, texts).median
 
 
 def test_too_few_draws(vlm: BayesVLM, images: Features, texts: Features) -> None:
