@@ -236,7 +236,7 @@ def test_an_interrupted_run_goes_on(
 ) -> None:
     monkeypatch.setattr(encoding, "_PART", 2)
     honest = encoding.decoded
-    monkeypatch.setattr(encoding, "decoded", lambda data, batch_size, start: honest(data, 2, start))
+    monkeypatch.setattr(encoding, "decoded", lambda data, batch_size, start, read: honest(data, 2, start, read))
     data, cache = ImageFolder.open(folder), FeatureCache(tmp_path / "cache")
     whole = Encoder(vlm).images(data)
     calls.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -51,12 +52,13 @@ def classify(
     from bayesvlm.artifacts.files import write_together
     from bayesvlm.cli.prompts import prompts, read_classes
     from bayesvlm.core.errors import BayesVLMError
-    from bayesvlm.data import SkippedImages, find_images
+    from bayesvlm.data.images import ImageFile, SkippedImages, decoded_batches, find_all_images, read_stored
     from bayesvlm.progress import progress_bar
     from bayesvlm.vlm import BayesVLM
 
     names = read_classes(classes, classes_file)
-    paths = [path for given in images for path in (find_images(given) if given.is_dir() else [given])]
+    skipped = SkippedImages(strict)
+    paths = find_all_images(images, skipped)
     if not paths:
         raise BayesVLMError(
             f"There are no images in {', '.join(map(str, images))}; give image files or folders of them."
@@ -67,22 +69,19 @@ def classify(
     if link is not None:
         vlm = vlm.replace(link=link)  # type: ignore[arg-type]
     texts = vlm.text_features(prompts(_unique(names), template), progress=False)
-    skipped = SkippedImages(strict)
     rows: list[dict[str, Any]] = []
     with progress_bar("classifying", total=len(paths), unit="images") as advance:
-        for start in range(0, len(paths), 256):
-            chunk = paths[start : start + 256]
-            decoded = zip(chunk, skipped.decode(chunk), strict=True)
-            read = [(path, image) for path, image in decoded if image is not None]
-            if read:
+        read = partial(read_stored, read=vlm.read_image)
+        for batch in decoded_batches(map(ImageFile, paths), skipped, read, batch_size=256):
+            if batch.images:
                 prediction = vlm.classify(
-                    [image for _, image in read],
+                    batch.images,
                     texts,
                     method=method,  # type: ignore[arg-type]
                     progress=False,
                 )
-                rows += _describe([path for path, _ in read], prediction, names, top, level)
-            advance(len(chunk))
+                rows += _describe([file.image for file in batch.items], prediction, names, top, level)
+            advance(batch.read)
     if skipped.reasons:
         remark(str(skipped))
     if not rows:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -127,21 +128,20 @@ def _features(vlm: BayesVLM, given: list[Path], skipped: SkippedImages, what: st
     """The images that can be read, and their features."""
     from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.core.features import Features
-    from bayesvlm.data import find_images
+    from bayesvlm.data.images import ImageFile, decoded_batches, find_all_images, read_stored
     from bayesvlm.progress import progress_bar
 
-    found = [path for place in given for path in (find_images(place) if place.is_dir() else [place])]
+    found = find_all_images(given, skipped)
     paths = list({path.resolve(): path for path in reversed(found)}.values())[::-1]  # each file once
     read: list[Path] = []
     parts: list[Features] = []
     with progress_bar(f"encoding the {what}", total=len(paths), unit="images") as advance:
-        for start in range(0, len(paths), 256):
-            chunk = paths[start : start + 256]
-            decoded = [(path, image) for path, image in zip(chunk, skipped.decode(chunk), strict=True) if image]
-            if decoded:
-                parts.append(vlm.image_features([image for _, image in decoded], progress=False))
-                read += [path for path, _ in decoded]
-            advance(len(chunk))
+        decode = partial(read_stored, read=vlm.read_image)
+        for batch in decoded_batches(map(ImageFile, paths), skipped, decode, batch_size=256):
+            if batch.images:
+                parts.append(vlm.image_features(batch.images, progress=False))
+                read += [file.image for file in batch.items]
+            advance(batch.read)
     if not parts:
         raise BayesVLMError(
             f"The {what} ({', '.join(map(str, given))}) has no image that can be read; give image files or folders."
