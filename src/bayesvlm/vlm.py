@@ -411,7 +411,7 @@ class BayesVLM:
 
         factors = estimate_factors(
             estimator,
-            pairs.decoded(self.read_image) if isinstance(pairs, PairSet) else pairs,
+            pairs.decoded(self._encoder("images").read_image) if isinstance(pairs, PairSet) else pairs,
             encode,
             checkpoint=None if checkpoint is None else Path(checkpoint),
             run={**record, "normalise": normalise, "weights": weights, "precision": precision},

@@ -213,9 +213,11 @@ def _before(path: Path, inputs: dict[str, Any], strict: bool) -> Any:
 
 def _remarks(result: Any, path: Path) -> None:
     """What a reader of the figures should know of the data."""
+    from bayesvlm.data.images import describe_skipped
+
     facts = result.facts
     if facts["skipped"]:
-        remark(f"{result.data}: skipped {len(facts['skipped'])} that cannot be read; {path} names them")
+        remark(f"{result.data}: {describe_skipped(facts['skipped'])}\n{path} names them")
     if absent := facts["classes_without_images"]:
         remark(f"{result.data}: {len(absent)} of {facts['classes']} classes have no image, such as {absent[0]!r}")
     if repeated := facts["repeated_prompts"]:

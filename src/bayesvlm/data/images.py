@@ -74,7 +74,7 @@ def find_images(folder: Path, skipped: SkippedImages | None = None) -> list[Path
             continue
         why = _why_not(path)
         if why is not None and skipped is not None:
-            skipped.note(str(path), BayesVLMError(f"{path} {why}"))
+            skipped.leave_out(path, why)
         elif why is None and path.suffix.lower() in SUFFIXES and path.is_file():
             found.append(path)
     return found
@@ -109,10 +109,17 @@ def _why_not(path: Path) -> str | None:
 
 @dataclass
 class SkippedImages:
-    """Images, or whole shards, that could not be read: skipped and remembered, or with `strict` an error at once."""
+    """Images, or whole shards, that could not be read: skipped and remembered, or with `strict` an error at once.
+
+    Args:
+        strict: raise the first reason.
+        reasons: by name, why it was skipped.
+        unlisted: of these names, those of files that were left out when a folder was listed.
+    """
 
     strict: bool = False
     reasons: dict[str, str] = field(default_factory=dict)
+    unlisted: set[str] = field(default_factory=set)
 
     def decode(self, items: Iterable[Item], read: Callable[[Item], Result]) -> Iterator[tuple[Item, Result | None]]:
         """Every item with what `read` makes of it, in order; None where it cannot be read, which is noted.
@@ -134,6 +141,11 @@ class SkippedImages:
         if self.strict:
             raise error
         self.reasons[name] = str(error)
+
+    def leave_out(self, path: Path, why: str) -> None:
+        """Remember a file of a folder that is not listed, and why; with `strict`, raise it."""
+        self.note(str(path), BayesVLMError(f"{path} {why}"))
+        self.unlisted.add(str(path))
 
     def __len__(self) -> int:
         return len(self.reasons)

@@ -191,7 +191,7 @@ class Encoder:
     def _parts(self, data: LabelledSet, views: Views | None, start: int) -> Iterator[Part]:
         what = f"Encoding {data.name}" + (f", {views.count} views of each" if views else "")
         with progress_bar(what, total=None if data.size is None else data.size - start, unit="images") as advance:
-            noted: set[str] = set()
+            noted = set(data.skipped.unlisted)  # what lies beside the images is no part of their features
             unread, tensors = 0, None  # samples since the last part that gave no image
 
             def notes(keys: list[str]) -> dict[str, list[Any]]:

@@ -59,9 +59,10 @@ class ImageFolder:
         inside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
         for path in inside:
             if dangling(path):
-                skipped.note(str(path), BayesVLMError(f"{path} {leads_nowhere(path)}"))
-            elif path.suffix.lower() in SUFFIXES and path.is_file():  # it can be read, so it is no error
+                skipped.leave_out(path, leads_nowhere(path))
+            elif path.suffix.lower() in SUFFIXES and path.is_file():  # it can be read, so `strict` does not mind it
                 skipped.reasons[str(path)] = f"{path} lies in no class folder; move it into the one of its class."
+                skipped.unlisted.add(str(path))
         subfolders = [path for path in inside if path.is_dir()]
         images = {subfolder: find_images(subfolder, skipped) for subfolder in subfolders}
         empty = [subfolder.name for subfolder, paths in images.items() if not paths]
