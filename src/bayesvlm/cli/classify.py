@@ -61,7 +61,8 @@ def classify(
     paths = find_all_images(images, skipped)
     if not paths:
         raise BayesVLMError(
-            f"There are no images in {', '.join(map(str, images))}; give image files or folders of them."
+            f"There are no images in {', '.join(map(str, images))}; give image files or folders of them"
+            f"{skipped.beside}."
         )
     vlm = BayesVLM.from_pretrained(posterior, model=model, device=device)
     if link is not None and method != "probcosine":

@@ -144,7 +144,8 @@ def _features(vlm: BayesVLM, given: list[Path], skipped: SkippedImages, what: st
             advance(batch.read)
     if not parts:
         raise BayesVLMError(
-            f"The {what} ({', '.join(map(str, given))}) has no image that can be read; give image files or folders."
+            f"The {what} ({', '.join(map(str, given))}) has no image that can be read; give image files or folders"
+            f"{skipped.beside}."
         )
     return read, Features.concatenate(parts)
 

@@ -153,6 +153,13 @@ class SkippedImages:
     def __str__(self) -> str:
         return describe_skipped(self.reasons)
 
+    @property
+    def beside(self) -> str:
+        """For a sentence that finds no images: what was left out, in brackets, or nothing."""
+        reason = next(iter(self.reasons.values()), "").rstrip(".")
+        more = f", and {len(self) - 1} more" if len(self) > 1 else ""
+        return f" ({reason}{more})" if reason else ""
+
     def _result(self, item: Stored, reading: Future[Result]) -> Result | None:
         try:
             return reading.result()

@@ -23,7 +23,7 @@ from bayesvlm.data.labelled.samples import Batch, LabelledSet, Sample, check_lab
 from bayesvlm.data.pairs import PairSet
 from bayesvlm.data.views import Views
 from bayesvlm.models.adapter import Adapter
-from bayesvlm.models.images import ImageLike, to_rgb
+from bayesvlm.models.images import ImageLike, heif_version, to_rgb
 from bayesvlm.progress import progress_bar
 from bayesvlm.vlm import BayesVLM
 
@@ -79,6 +79,7 @@ class Encoder:
                 "torch": torch.__version__,
                 "transformers": transformers.__version__,
                 "pillow": PIL.__version__,
+                "pillow_heif": heif_version(),
             },
         }
 

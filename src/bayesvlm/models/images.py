@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from io import BytesIO, TextIOBase
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -164,6 +165,14 @@ def _is_heif(file: Any) -> bool:
     except (OSError, ValueError):
         return False
     return start[4:8] == b"ftyp" and start[8:12] in _HEIF
+
+
+def heif_version() -> str | None:
+    """Of what reads HEIF; None where it is not installed."""
+    try:
+        return version("pillow_heif")
+    except PackageNotFoundError:
+        return None
 
 
 @cache

@@ -67,9 +67,13 @@ class ImageFolder:
         images = {subfolder: find_images(subfolder, skipped) for subfolder in subfolders}
         empty = [subfolder.name for subfolder, paths in images.items() if not paths]
         if not subfolders or len(empty) == len(subfolders):
-            raise BayesVLMError(f"{folder} has no subfolder with images; labelled images lie in one subfolder a class.")
+            raise BayesVLMError(
+                f"{folder} has no subfolder with images; labelled images lie in one subfolder a class{skipped.beside}."
+            )
         if empty:
-            raise BayesVLMError(f"{folder}: the class folder {empty[0]!r} holds no images; fill it or remove it.")
+            raise BayesVLMError(
+                f"{folder}: the class folder {empty[0]!r} holds no images; fill it or remove it{skipped.beside}."
+            )
         paths = [(path, index) for index, subfolder in enumerate(subfolders) for path in images[subfolder]]
         return cls(
             name or folder.resolve().name,

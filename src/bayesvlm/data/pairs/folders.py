@@ -101,7 +101,7 @@ class PairFolder:
 def _sidecar_pairs(folder: Path, skipped: SkippedImages) -> list[tuple[Path, str]]:
     images = find_images(folder, skipped)
     if not images:
-        raise BayesVLMError(f"{folder} holds no images; put image files there, with their captions.")
+        raise BayesVLMError(f"{folder} holds no images; put image files there, with their captions{skipped.beside}.")
     captioned = [path for path in images if path.with_suffix(".txt").is_file()]
     if not captioned:
         raise BayesVLMError(
