@@ -2,7 +2,7 @@
 
     python benchmarks/photos.py
 
-Makes photographs of 12 megapixels, runs `bayesvlm classify` and `bayesvlm eval` on them, and prints the peak memory of
+Makes synthetic photographs of 12 megapixels, runs `bayesvlm classify` and `bayesvlm eval` on them, and prints the peak memory of
 each. Then the embeddings: of images shrunk as they are decoded, against those of images decoded whole.
 """
 
