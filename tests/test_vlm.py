@@ -413,6 +413,29 @@ def test_a_folder_is_no_address_on_the_hub(tmp_path: Path) -> None:
         vlm.fit([features]).push_to_hub("me/posterior")
 
 
+def test_open_files_are_images_as_any_other(tmp_path: Path) -> None:
+    from io import BytesIO
+
+    from PIL import Image
+
+    from bayesvlm.models.tiny import save_tiny_clip
+
+    vlm = BayesVLM.from_pretrained(save_tiny_clip(tmp_path / "clip"), device="cpu")
+    colours, files = ["red", "green", "blue", "black"], []
+    for colour in colours:
+        files.append(BytesIO())
+        Image.new("RGB", (32, 32), colour).save(files[-1], "PNG")
+    whole = vlm.fit([([file.getvalue() for file in files], colours)]).factors["image"].B
+    checkpoint = tmp_path / "fit.safetensors"
+    found = vlm.fit([(files, colours)], negatives=4, checkpoint=checkpoint).factors["image"].B
+    torch.testing.assert_close(found, whole)
+    with pytest.raises(BayesVLMError, match="are not those"):
+        vlm.fit([(files[::-1], colours)], negatives=4, checkpoint=checkpoint)
+    single = vlm.fit(zip(files, colours, strict=True)).factors["image"].B
+    torch.testing.assert_close(single, whole, rtol=1e-3, atol=1e-3 * float(whole.abs().max()))
+    assert torch.equal(vlm.classify(files[0], colours).probs, vlm.classify(files[0].getvalue(), colours).probs)
+
+
 def test_fit_takes_single_pairs_and_generators(tmp_path: Path) -> None:
     from PIL import Image
 

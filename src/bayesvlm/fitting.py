@@ -17,6 +17,7 @@ from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.estimation import FactorEstimator, Tower
 from bayesvlm.core.factors import KroneckerFactors
 from bayesvlm.core.features import Features
+from bayesvlm.models.images import Readable
 from bayesvlm.progress import progress_bar
 
 logger = logging.getLogger(__name__)
@@ -115,6 +116,9 @@ def _mark(item: Any) -> bytes:
         return item.activations.detach().cpu().numpy().tobytes()
     if isinstance(item, Image.Image):
         return repr(item.size).encode() + item.resize((4, 4)).tobytes()
+    if isinstance(item, Readable):
+        item.seek(0)  # type: ignore[attr-defined]
+        return item.read()
     if isinstance(item, Tensor):
         item = item.detach().cpu().numpy()
     return np.ascontiguousarray(item).tobytes()[:4096] if isinstance(item, np.ndarray) else bytes(item)
@@ -122,6 +126,6 @@ def _mark(item: Any) -> bytes:
 
 def _as_batch(values: Any) -> Any:
     """A batch as something with a length: one text, path or image is a batch of one."""
-    if isinstance(values, str | Path | bytes | Image.Image):
+    if isinstance(values, str | Path | bytes | Image.Image | Readable):
         return [values]
     return values if hasattr(values, "__len__") else list(values)

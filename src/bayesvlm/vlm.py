@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, cast, get_args
 
 import torch
+from PIL import Image
 from torch import Tensor
 
 from bayesvlm.artifacts import PosteriorConfig, SavedPosterior, hub
@@ -44,9 +45,11 @@ from bayesvlm.core.predict import (
 from bayesvlm.core.predicted import PredictedVariance
 from bayesvlm.core.projection import Projection
 from bayesvlm.core.tuning import DEFAULT_TAUS, TauGrid, search_tau
+from bayesvlm.data.pairs import PairSet
 from bayesvlm.embedded import embedded_model
 from bayesvlm.fitting import estimate_factors
 from bayesvlm.models import Adapter, load_adapter, resolve_device
+from bayesvlm.models.images import ImageLike
 from bayesvlm.models.openclip_loading import local_source
 from bayesvlm.progress import progress_bar
 from bayesvlm.settings import Settings
@@ -470,7 +473,7 @@ class BayesVLM:
 
         factors = estimate_factors(
             estimator,
-            pairs,
+            pairs.decoded(self._encoder("images").read_image) if isinstance(pairs, PairSet) else pairs,
             encode,
             checkpoint=None if checkpoint is None else Path(checkpoint),
             run={**record, "normalise": normalise, "weights": weights, "precision": precision},
@@ -643,6 +646,10 @@ class BayesVLM:
         if isinstance(inputs, Features):
             return inputs.to(self.device)
         return self._encoder("images").encode_images(inputs, progress=progress)
+
+    def read_image(self, image: ImageLike, label: str = "the image") -> Image.Image:
+        """One image as this model looks at it: upright RGB, no larger than its own preprocessing leaves it."""
+        return self._encoder("images").read_image(image, label)
 
     def text_features(self, inputs: Any, *, progress: bool | None = None) -> Features:
         """Activations of texts; Features pass through."""

@@ -27,6 +27,7 @@ from bayesvlm import __version__
 from bayesvlm.cli import app, main
 from bayesvlm.core.estimation import FactorEstimator
 from bayesvlm.core.tuning import TauGrid
+from bayesvlm.models import Adapter
 from bayesvlm.models.tiny import save_tiny_clip, save_tiny_siglip
 
 COLOURS = ("red", "green", "blue")
@@ -500,7 +501,52 @@ def test_images_that_cannot_be_classified(run: Run, refuse: Run, posterior: Path
     assert list(mixed.json["skipped"]) == [str(bad)]
     assert "bad.png" in refuse("classify", posterior, bad, pairs / "00.png", "--classes", "a,b", "--strict").err
     (tmp_path / "none").mkdir()
+    (tmp_path / "none" / "raw.cr2").write_bytes(b"raw")
+    nothing = refuse("classify", posterior, tmp_path / "none", "--classes", "a,b").err
+    assert "There are no images" in nothing
+    assert "raw.cr2 is a .cr2 file" in nothing
+    (tmp_path / "none" / "raw.cr2").unlink()
     assert "There are no images" in refuse("classify", posterior, tmp_path / "none", "--classes", "a,b").err
+
+
+def test_folders_as_telephones_fill_them(run: Run, posterior: Path, tmp_path: Path) -> None:
+    pillow_heif = pytest.importorskip("pillow_heif")
+    photos, photo = tmp_path / "photos", Image.new("RGB", (640, 480), "olive")
+    photos.mkdir()
+    pillow_heif.from_pillow(photo).save(photos / "IMG_1.HEIC")
+    photo.save(photos / "b.jfif", "JPEG")
+    photo.save(photos / "c.JPEG")
+    (photos / "d.jpg").symlink_to(tmp_path / "gone.jpg")
+    (photos / "e.dng").write_bytes(b"raw")
+    (photos / "f.heic").write_bytes(b"no image")
+    (photos / "names.txt").write_text("a,b")
+    ran = run("classify", posterior, photos, "--classes", "a,b", "--json")
+    assert [Path(row["image"]).name for row in ran.json["images"]] == ["IMG_1.HEIC", "b.jfif", "c.JPEG"]
+    assert sorted(Path(name).name for name in ran.json["skipped"]) == ["d.jpg", "e.dng", "f.heic"]
+    assert "skipped 3 that cannot be read" in ran.err
+    assert all(name in ran.err for name in ("d.jpg", "e.dng", "f.heic"))
+    assert "names.txt" not in ran.err
+
+
+def test_photographs_are_shrunk_as_they_are_read(
+    run: Run, posterior: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[tuple[int, int]] = []
+    honest = Adapter.encode_images
+
+    def watched(self: Adapter, images: list[Image.Image], **options: object) -> object:
+        sizes.extend(image.size for image in images)
+        return honest(self, images, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Adapter, "encode_images", watched)
+    for number in range(3):
+        Image.effect_noise((640, 480), 90).save(tmp_path / f"{number}.{('jpg', 'png', 'webp')[number]}")
+    files = sorted(tmp_path.glob("?.*"))
+    assert len(run("classify", posterior, *files, "--classes", "a,b", "--json").json["images"]) == 3
+    chosen = ("--strategy", "random", "--budget", 1, "--out", tmp_path / "list.csv", "--classes", "a,b")
+    pool = [argument for file in files for argument in ("--pool", file)]
+    assert run("select", posterior, *pool, "--target", files[0], *chosen).code == 0
+    assert sizes == [(42, 32)] * 7
 
 
 def test_posteriors_that_cannot_be_used(refuse: Run, posterior: Path, pairs: Path, tmp_path: Path) -> None:

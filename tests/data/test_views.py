@@ -18,7 +18,7 @@ def gradient(width: int = 80, height: int = 60) -> Image.Image:
 
 def test_the_first_view_is_the_image() -> None:
     image = gradient()
-    views = Views(5).of(image, "a")
+    views = list(Views(5).of(image, "a"))
     assert len(views) == 5
     assert views[0] is image
     assert {view.size for view in views[1:]} == {(60, 60)}, "square, as models take them"
@@ -38,7 +38,7 @@ def test_views_are_those_of_the_key_and_the_seed() -> None:
 
 def test_crops_show_the_stated_share_of_the_image() -> None:
     areas, mirrored = [], 0
-    for view in Views(400, smallest=0.25).of(gradient(), "a")[1:]:
+    for view in list(Views(400, smallest=0.25).of(gradient(), "a"))[1:]:
         pixels = np.asarray(view).astype(float)
         left, right = pixels[:, :4, 0].mean(), pixels[:, -4:, 0].mean()
         mirrored += left > right
@@ -49,7 +49,7 @@ def test_crops_show_the_stated_share_of_the_image() -> None:
 
 
 def test_an_elongated_image_gives_its_middle() -> None:
-    views = Views(6, smallest=1.0).of(gradient(600, 20), "a")
+    views = list(Views(6, smallest=1.0).of(gradient(600, 20), "a"))
     assert {view.size for view in views[1:]} == {(20, 20)}
 
 

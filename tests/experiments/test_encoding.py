@@ -236,7 +236,7 @@ def test_an_interrupted_run_goes_on(
 ) -> None:
     monkeypatch.setattr(encoding, "_PART", 2)
     honest = encoding.decoded
-    monkeypatch.setattr(encoding, "decoded", lambda data, batch_size, start: honest(data, 2, start))
+    monkeypatch.setattr(encoding, "decoded", lambda data, batch_size, start, read: honest(data, 2, start, read))
     data, cache = ImageFolder.open(folder), FeatureCache(tmp_path / "cache")
     whole = Encoder(vlm).images(data)
     calls.clear()
@@ -379,3 +379,94 @@ def test_a_model_without_an_encoder() -> None:
     bare = BayesVLM.from_projections(torch.ones(2, 3), torch.ones(2, 3), 1.0)
     with pytest.raises(BayesVLMError, match="has projections only and no encoder"):
         Encoder(bare)
+
+
+# Photographs ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch, vlm: BayesVLM) -> list[tuple[int, int]]:
+    """The size of every image that the encoder was given."""
+    sizes: list[tuple[int, int]] = []
+    adapter = type(vlm.adapter)
+    honest = adapter.encode_images
+
+    def watched(self: object, images: list[Image.Image], **options: object) -> object:
+        sizes.extend(image.size for image in images)
+        return honest(self, images, **options)
+
+    monkeypatch.setattr(adapter, "encode_images", watched)
+    return sizes
+
+
+def enlarged(folder: Path) -> Path:
+    """The images of the set, 640 x 480, as JPEG files and PNG files."""
+    for number, path in enumerate(sorted(folder.rglob("*.png"))):
+        with Image.open(path) as image:
+            large = image.resize((640, 480))
+        path.unlink()
+        large.save(path.with_suffix(".jpg" if number % 2 else ".png"))
+    return folder
+
+
+@pytest.mark.parametrize("views", [None, Views(3)], ids=["images", "views"])
+def test_no_more_is_kept_of_an_image_than_the_model_sees(
+    vlm: BayesVLM, folder: Path, seen: list[tuple[int, int]], views: Views | None
+) -> None:
+    data = ImageFolder.open(enlarged(folder))
+    Encoder(vlm).images(data, views)
+    assert len(seen) == data.size * (1 if views is None else 3)
+    assert max(max(size) for size in seen) <= 42
+
+
+@pytest.mark.parametrize("distortion", [None, Distortion("jpeg", 10)], ids=["whole", "distorted"])
+def test_no_more_is_kept_of_a_pair_than_the_model_sees(
+    vlm: BayesVLM, folder: Path, seen: list[tuple[int, int]], distortion: Distortion | None
+) -> None:
+    for path in enlarged(folder).rglob("*.*g"):
+        path.with_suffix(".txt").write_text("a picture")
+    data = PairFolder.open(folder)
+    Encoder(vlm).pairs(data, distortion=distortion)
+    assert len(seen) == 8
+    assert max(max(size) for size in seen) <= 42
+    seen.clear()
+    vlm.without_posterior().fit(data, progress=False)
+    assert len(seen) == 8
+    assert max(max(size) for size in seen) <= 42
+
+
+def test_a_distortion_meets_the_whole_image(vlm: BayesVLM, folder: Path) -> None:
+    for path in enlarged(folder).rglob("*.*g"):
+        path.with_suffix(".txt").write_text("a picture")
+    data, distortion = PairFolder.open(folder), Distortion("jpeg", 1)
+    images, _ = Encoder(vlm).pairs(data, distortion=distortion)
+    expected = vlm.image_features([distortion(image) for batch, _ in data for image in batch], progress=False)
+    torch.testing.assert_close(images.activations, expected.activations)
+
+
+def test_what_lies_beside_the_images_is_named_whenever_it_is_there(
+    vlm: BayesVLM, folder: Path, tmp_path: Path, calls: list[int]
+) -> None:
+    cache, raw = FeatureCache(tmp_path / "cache"), folder / "cat" / "raw.dng"
+    assert not Encoder(vlm, cache).images(ImageFolder.open(folder)).skipped
+    raw.write_bytes(b"raw")
+    found = Encoder(vlm, cache).images(ImageFolder.open(folder))
+    assert list(found.skipped) == [str(raw)]
+    assert len(calls) == 1, "and is no part of the features"
+
+
+def test_what_lay_beside_the_images_is_forgotten_with_it(vlm: BayesVLM, folder: Path, tmp_path: Path) -> None:
+    cache, raw = FeatureCache(tmp_path / "cache"), folder / "cat" / "raw.dng"
+    raw.write_bytes(b"raw")
+    assert Encoder(vlm, cache).images(ImageFolder.open(folder)).skipped
+    raw.unlink()
+    assert not Encoder(vlm, cache).images(ImageFolder.open(folder, strict=True)).skipped
+
+
+def test_an_extra_that_reads_more_is_another_encoder(vlm: BayesVLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was skipped without it is read once it is installed, and not taken from the cache as skipped."""
+    names = []
+    for version in (None, "1.0", "2.0"):
+        monkeypatch.setattr(encoding, "heif_version", lambda version=version: version)
+        names.append(json.dumps(Encoder(vlm).identity, sort_keys=True))
+    assert len(set(names)) == 3

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import io
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, features
 
 from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.models import images as module
 from bayesvlm.models.images import as_images, to_rgb
 
 RNG = np.random.default_rng(0)
@@ -261,3 +263,98 @@ def test_one_or_many() -> None:
 def test_neither_one_nor_many(images: object, message: str) -> None:
     with pytest.raises(BayesVLMError, match=message):
         as_images(images)  # type: ignore[arg-type]
+
+
+# Files that are open already, and what else people hand over ----------------------------------------------------------
+
+
+def test_files_that_are_open(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(encoded(Image.fromarray(PIXELS)))
+    written = io.BytesIO()
+    Image.fromarray(PIXELS).save(written, "PNG")  # left at its end
+    with path.open("rb") as file, path.open("rb", buffering=0) as raw, tempfile.SpooledTemporaryFile() as spooled:
+        spooled.write(path.read_bytes())
+        for form in (written, written, file, file, raw, spooled, io.BufferedReader(raw)):
+            np.testing.assert_array_equal(pixels_of(form), PIXELS)
+        assert not file.closed
+    assert not written.closed
+
+
+def test_files_that_can_be_read_once() -> None:
+    class Response(io.RawIOBase):  # as urllib's: neither seekable nor of known length
+        def __init__(self, content: bytes) -> None:
+            self._content = io.BytesIO(content)
+
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]
+            return self._content.readinto(buffer)
+
+    np.testing.assert_array_equal(pixels_of(Response(encoded(Image.fromarray(PIXELS)))), PIXELS)
+
+
+def test_open_files_that_cannot_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(encoded(Image.fromarray(PIXELS)))
+    with path.open(encoding="latin-1") as text, pytest.raises(BayesVLMError, match="as text; open it with mode 'rb'"):
+        to_rgb(text)  # type: ignore[arg-type]
+    with path.open("rb") as file:
+        pass
+    with pytest.raises(BayesVLMError, match="was closed; pass its path"):
+        to_rgb(file)
+    with pytest.raises(BayesVLMError, match="photo 3 is not an image that Pillow can read"):
+        to_rgb(io.BytesIO(b"no image"), "photo 3")
+
+
+def test_an_open_file_is_one_image(tmp_path: Path) -> None:
+    stream = io.BytesIO(encoded(Image.fromarray(PIXELS)))
+    assert as_images(stream) == [stream]
+    assert as_images([stream, stream]) == [stream, stream]
+
+
+def test_arrays_of_paths() -> None:
+    assert as_images(np.array(["a.png", "b.png"])) == ["a.png", "b.png"]
+    assert as_images(np.array([Path("a.png"), None], dtype=object)) == [Path("a.png"), None]
+
+
+def test_strings_that_are_no_paths() -> None:
+    with pytest.raises(BayesVLMError, match="is a data address; decode its base64 part"):
+        to_rgb("data:image/png;base64,iVBORw0KGgo=")
+    with pytest.raises(BayesVLMError, match=r"^the image \('A{40}'\.\.\. of 100000 characters\) does not exist"):
+        to_rgb("A" * 100_000)
+
+
+def test_a_link_that_leads_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "a.png").symlink_to(tmp_path / "gone.png")
+    with pytest.raises(BayesVLMError, match=r"is a link to '.*gone\.png', which does not exist"):
+        to_rgb(tmp_path / "a.png")
+
+
+def smooth() -> Image.Image:
+    return Image.linear_gradient("L").convert("RGB")
+
+
+def test_heif(tmp_path: Path) -> None:
+    pillow_heif = pytest.importorskip("pillow_heif")
+    path = tmp_path / "photo.HEIC"
+    pillow_heif.from_pillow(smooth()).save(path, quality=95)
+    for form in (path, str(path), path.read_bytes(), io.BytesIO(path.read_bytes())):
+        assert np.abs(pixels_of(form).astype(float) - np.asarray(smooth())).max() < 8
+
+
+def test_heif_without_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_reads_heif", lambda: False)
+    path = tmp_path / "photo.jpg"  # telephones name them so, too
+    path.write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic")
+    monkeypatch.setattr(Image, "OPEN", {name: opens for name, opens in Image.OPEN.items() if name != "HEIF"})
+    for form in (path, path.read_bytes()):
+        with pytest.raises(BayesVLMError, match=r"is a HEIF image, .* `pip install 'bayesvlm\[heif\]'`"):
+            to_rgb(form)
+
+
+@pytest.mark.skipif(not features.check("avif"), reason="this Pillow was built without AVIF")
+def test_avif() -> None:
+    file = encoded(smooth(), "AVIF", quality=95)
+    assert np.abs(pixels_of(file).astype(float) - np.asarray(smooth())).max() < 8

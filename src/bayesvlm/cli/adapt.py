@@ -76,6 +76,7 @@ def adapt(
     from bayesvlm.artifacts.files import check_writable
     from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.data.cache import FeatureCache
+    from bayesvlm.data.images import describe_skipped
     from bayesvlm.experiments.adaptation import Adaptation, Protocol
     from bayesvlm.experiments.encoding import Encoder
     from bayesvlm.report.adaptation import verdicts, write_adaptation
@@ -125,6 +126,8 @@ def adapt(
     counts: dict[str, int] = {}
     for name in tasks.targets:
         task = tasks.make(encoder, name)
+        if task.skipped and not found:  # all targets have the same pool
+            remark(describe_skipped(task.skipped))
         run = Adaptation(vlm, task, protocol, out / name)
         if search:
             tried = run.search()

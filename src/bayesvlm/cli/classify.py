@@ -68,8 +68,8 @@ def classify(
     from bayesvlm.cli.answers import AnswerFile
     from bayesvlm.cli.prompts import prompts, read_classes
     from bayesvlm.core.errors import BayesVLMError
-    from bayesvlm.data import SkippedImages, find_images
     from bayesvlm.data.cache import FeatureCache
+    from bayesvlm.data.images import SkippedImages, find_all_images
     from bayesvlm.experiments.encoding import Encoder
     from bayesvlm.experiments.image_files import encode_files
     from bayesvlm.progress import progress_bar
@@ -80,10 +80,12 @@ def classify(
     settings = {"method": method, "link": link, "top": top, "level": level}
     question = {"posterior": posterior, "model": model, "images": [*map(str, images)], "prompts": asked, **settings}
     answers = None if out is None else AnswerFile(out, question, overwrite)
-    paths = [path for given in images for path in (find_images(given) if given.is_dir() else [given])]
+    skipped = SkippedImages(strict)
+    paths = find_all_images(images, skipped)
     if not paths:
         raise BayesVLMError(
-            f"There are no images in {', '.join(map(str, images))}; give image files or folders of them."
+            f"There are no images in {', '.join(map(str, images))}; give image files or folders of them"
+            f"{skipped.beside}."
         )
     if link is not None and method != "probcosine":
         raise BayesVLMError(f"--link {link} goes with --method probcosine; {method} has none.")
@@ -93,7 +95,7 @@ def classify(
     if len(names) == 1:
         alone = "; `alone` (label_prob in files) is that of the label by itself" if vlm.loss == "sigmoid" else ""
         remark(f"there is one class only, so the probability of {names[0]!r} is always 1 and says nothing{alone}")
-    encoder, skipped = Encoder(vlm, FeatureCache(cache)), SkippedImages(strict)
+    encoder = Encoder(vlm, FeatureCache(cache))
     rows: list[dict[str, Any]] = []  # that are shown
     seen = answered = 0
     try:

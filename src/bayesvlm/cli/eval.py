@@ -224,11 +224,13 @@ def _with_earlier(results: list[Any], out: Path) -> list[Any]:
 
 def _remarks(result: Any, path: Path) -> None:
     """What a reader of the figures should know of the data."""
+    from bayesvlm.data.images import describe_skipped
+
     facts = result.facts
     for sentence in result.left_out:
         remark(f"{result.model} on {result.data}: {sentence}")
     if facts["skipped"]:
-        remark(f"{result.data}: skipped {len(facts['skipped'])} that cannot be read; {path} names them")
+        remark(f"{result.data}: {describe_skipped(facts['skipped'])}\n{path} names them")
     if absent := facts["classes_without_images"]:
         remark(f"{result.data}: {len(absent)} of {facts['classes']} classes have no image, such as {absent[0]!r}")
     if repeated := facts["repeated_prompts"]:

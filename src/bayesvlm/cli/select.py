@@ -138,11 +138,11 @@ def _features(encoder: Encoder, given: list[Path], skipped: SkippedImages, what:
     """The images that can be read, and their features."""
     from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.core.features import Features
-    from bayesvlm.data import find_images
+    from bayesvlm.data.images import find_all_images
     from bayesvlm.experiments.image_files import encode_files
     from bayesvlm.progress import progress_bar
 
-    found = [path for place in given for path in (find_images(place) if place.is_dir() else [place])]
+    found = find_all_images(given, skipped)
     paths = list({path.resolve(): path for path in reversed(found)}.values())[::-1]  # each file once
     read: list[Path] = []
     parts: list[Features] = []
@@ -154,7 +154,8 @@ def _features(encoder: Encoder, given: list[Path], skipped: SkippedImages, what:
             advance(batch.seen)
     if not parts:
         raise BayesVLMError(
-            f"The {what} ({', '.join(map(str, given))}) has no image that can be read; give image files or folders."
+            f"The {what} ({', '.join(map(str, given))}) has no image that can be read; give image files or folders"
+            f"{skipped.beside}."
         )
     return read, Features.concatenate(parts)
 

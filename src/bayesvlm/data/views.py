@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from PIL import Image
@@ -38,10 +39,12 @@ class Views:
         if not 0 < self.smallest <= 1:
             raise BayesVLMError(f"smallest={self.smallest}; it is a share of the image's area, above 0 and at most 1.")
 
-    def of(self, image: Image.Image, key: str) -> list[Image.Image]:
-        """The image and count - 1 random crops of it, square, of its shorter side."""
+    def of(self, image: Image.Image, key: str) -> Iterator[Image.Image]:
+        """The image and count - 1 random crops of it, square, of its shorter side; each is made as it is taken."""
         draw = random.Random(f"{self.seed}/{key}")
-        return [image, *(self._view(image, draw) for _ in range(self.count - 1))]
+        yield image
+        for _ in range(self.count - 1):
+            yield self._view(image, draw)
 
     def _view(self, image: Image.Image, draw: random.Random) -> Image.Image:
         side = min(image.size)

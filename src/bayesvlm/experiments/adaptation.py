@@ -71,6 +71,7 @@ class Task:
         validation: picks the epoch, and the hyperparameters.
         classes: prompts, as Features, [C].
         domains: where each pool item comes from, to tell what was chosen; may be empty.
+        skipped: images that could not be read, and why.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Task:
     validation: Labelled
     classes: Features
     domains: tuple[str, ...] = ()
+    skipped: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def fingerprint(self) -> str:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.features import Features
+from bayesvlm.data.images import read_stored
 from bayesvlm.data.labelled import LabelledSet
 from bayesvlm.experiments.sets import prompts
 from bayesvlm.vlm import BayesVLM
@@ -38,9 +39,9 @@ def spread_pairs(data: LabelledSet, pairs: int = 100) -> tuple[list[Image.Image]
     size = sum(1 for _ in data) if data.size is None else data.size
     rows = set(torch.linspace(0, size - 1, min(pairs, size), dtype=torch.float64).long().tolist())
     chosen = [sample for row, sample in enumerate(data) if row in rows]
-    images = data.skipped.decode([sample.image for sample in chosen], [sample.name for sample in chosen])
     texts = prompts(data)
-    read = [(image, texts[sample.label]) for image, sample in zip(images, chosen, strict=True) if image is not None]
+    decoded = data.skipped.decode(chosen, read_stored)
+    read = [(image, texts[sample.label]) for sample, image in decoded if image is not None]
     if not read:
         raise BayesVLMError(f"{data.name} has no image that can be read; look at its split and at what was skipped.")
     return [image for image, _ in read], [text for _, text in read]

@@ -105,7 +105,8 @@ def domain_task(
             f"and {len(held)} to validation; both need some, so give a larger one."
         )
     texts = encoder.texts(prompts(opened[target], template))
-    return Task(f"{domains.name}/{target}", Labelled.concatenate(pool), aimed, held, texts, tuple(origins))
+    skipped = {f"{name}/{key}": why for name, each in encoded.items() for key, why in each.skipped.items()}
+    return Task(f"{domains.name}/{target}", Labelled.concatenate(pool), aimed, held, texts, tuple(origins), skipped)
 
 
 def _part(data: EncodedSet, part: str, place: Tensor) -> Labelled:

@@ -10,6 +10,7 @@ from typing import Any
 import PIL
 import torch
 import transformers
+from PIL import Image
 from torch import Tensor
 
 from bayesvlm.core.errors import BayesVLMError, check_count
@@ -18,14 +19,16 @@ from bayesvlm.core.features import Features
 from bayesvlm.core.printing import described
 from bayesvlm.data.cache import Encode, Entry, FeatureCache, Part, tensor_fingerprint
 from bayesvlm.data.distortion import Distortion
-from bayesvlm.data.labelled.samples import Batch, LabelledSet, check_labels, decoded
+from bayesvlm.data.images import read_stored
+from bayesvlm.data.labelled.samples import Batch, LabelledSet, Sample, check_labels, decoded
 from bayesvlm.data.pairs import PairSet
 from bayesvlm.data.views import Views
 from bayesvlm.models.adapter import Adapter
+from bayesvlm.models.images import ImageLike, heif_version, to_rgb
 from bayesvlm.progress import progress_bar
 from bayesvlm.vlm import BayesVLM
 
-SCHEMA = 1  # of this module: raise it when the same inputs come to give other features
+SCHEMA = 2  # of this module: raise it when the same inputs come to give other features
 _PART = 4096  # images, or as many views, that an interrupted run loses at most
 
 
@@ -79,6 +82,7 @@ class Encoder:
                 "torch": torch.__version__,
                 "transformers": transformers.__version__,
                 "pillow": PIL.__version__,
+                "pillow_heif": heif_version(),
             },
         }
 
@@ -95,7 +99,7 @@ class Encoder:
             _features(entry.tensors),
             labels,
             entry.notes["keys"],
-            dict(entry.notes["skipped"]),
+            {**data.skipped.reasons, **dict(entry.notes["skipped"])},
             self.fingerprint(data),
         )
 
@@ -153,16 +157,21 @@ class Encoder:
         what = "" if distortion is None else f", {distortion.kind} {distortion.level:g}"
         total = limit if data.size is None else min(data.size, limit or data.size)
 
+        def read(image: ImageLike, label: str) -> Image.Image:
+            if distortion is None:
+                return self.adapter.read_image(image, label)
+            return self.adapter.read_image(distortion(to_rgb(image, label)), label)
+
         def parts(start: int) -> Iterator[Part]:
             seen = 0
             with progress_bar(f"Encoding {tower}s of pairs{what}", total=total, unit=f"{tower}s") as advance:
-                for images, texts in data:
+                for images, texts in data.decoded(read):
                     first, seen = seen, seen + len(texts)
                     rows = slice(max(start - first, 0), None if limit is None else max(limit - first, 0))
                     chosen = images[rows] if tower == "image" else texts[rows]
                     advance(len(texts))
                     if chosen:
-                        yield Part(self._encode_tower(chosen, distortion), {}, len(chosen))
+                        yield Part(self._encode_tower(chosen), {}, len(chosen))
                     if limit is not None and seen >= limit:
                         break
             if seen == 0:
@@ -170,11 +179,10 @@ class Encoder:
 
         return _features(self._collect(key, parts, _PART).tensors)
 
-    def _encode_tower(self, chosen: list[Any], distortion: Distortion | None) -> dict[str, Tensor]:
+    def _encode_tower(self, chosen: list[Any]) -> dict[str, Tensor]:
         if isinstance(chosen[0], str):
             return _tensors(self.adapter.encode_texts(chosen, progress=False))
-        images = chosen if distortion is None else [distortion(image) for image in chosen]
-        return _tensors(self.adapter.encode_images(images, progress=False))
+        return _tensors(self.adapter.encode_images(chosen, progress=False))
 
     def _collect(self, key: Mapping[str, Any], parts: Encode, rows: int = _PART) -> Entry:
         if self.cache is not None:
@@ -187,7 +195,7 @@ class Encoder:
     def _parts(self, data: LabelledSet, views: Views | None, start: int) -> Iterator[Part]:
         what = f"Encoding {data.name}" + (f", {views.count} views of each" if views else "")
         with progress_bar(what, total=None if data.size is None else data.size - start, unit="images") as advance:
-            noted: set[str] = set()
+            noted = set(data.skipped.unlisted)  # what lies beside the images is no part of their features
             unread, tensors = 0, None  # samples since the last part that gave no image
 
             def notes(keys: list[str]) -> dict[str, list[Any]]:
@@ -195,7 +203,12 @@ class Encoder:
                 noted.update(name for name, _ in fresh)
                 return {"keys": keys, "skipped": fresh}
 
-            for batch in decoded(data, batch_size=256 if views is None else 8, start=start):
+            def read(sample: Sample) -> list[Image.Image]:
+                if views is None:
+                    return [read_stored(sample, self.adapter.read_image)]
+                return [self.adapter.read_image(view) for view in views.of(read_stored(sample), sample.name)]
+
+            for batch in decoded(data, batch_size=256 if views is None else 8, start=start, read=read):
                 unread += batch.read
                 if batch.images:
                     tensors = self._encode(batch, views)
@@ -209,11 +222,9 @@ class Encoder:
             else:
                 yield Part({}, notes([]), unread)
 
-    def _encode(self, batch: Batch, views: Views | None) -> dict[str, Tensor]:
+    def _encode(self, batch: Batch[list[Image.Image]], views: Views | None) -> dict[str, Tensor]:
         """Features of a batch, [n, ...], or of its views, [n, V, ...], which share one call of the encoder."""
-        images = batch.images
-        if views is not None:
-            images = [view for image, key in zip(images, batch.keys, strict=True) for view in views.of(image, key)]
+        images = [image for each in batch.images for image in each]
         tensors = _tensors(self.adapter.encode_images(images, batch_size=256, progress=False))
         if views is not None:
             tensors = {name: value.reshape(len(batch.images), views.count, -1) for name, value in tensors.items()}

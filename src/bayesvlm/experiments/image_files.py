@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+
+from PIL import Image
 
 from bayesvlm.core.features import Features
 from bayesvlm.data.cache import FeatureCache
-from bayesvlm.data.images import SkippedImages
+from bayesvlm.data.images import ImageFile, SkippedImages, decoded_batches, read_stored
 from bayesvlm.experiments.encoding import Encoder
 
 BATCH = 128  # files that are encoded and kept together: so many are lost at most when a run is interrupted
@@ -40,10 +43,14 @@ def encode_files(encoder: Encoder, paths: Sequence[Path], skipped: SkippedImages
 
 def _encode(encoder: Encoder, chunk: Sequence[Path], skipped: SkippedImages) -> tuple[list[int], Features | None]:
     """Which of the files can be read, and their features."""
-    images = {place: image for place, image in enumerate(skipped.decode(chunk)) if image is not None}
-    if not images:
-        return [], None
-    return list(images), encoder.adapter.encode_images(list(images.values()), progress=False).to("cpu")
+    files = [ImageFile(path) for path in chunk]
+    place = {id(file): index for index, file in enumerate(files)}  # a path may be given twice
+    read, parts = [], []
+    for batch in decoded_batches(files, skipped, _reader(encoder), BATCH):
+        if batch.images:
+            read += [place[id(file)] for file in batch.items]
+            parts.append(encoder.adapter.encode_images(batch.images, progress=False).to("cpu"))
+    return read, Features.concatenate(parts) if parts else None
 
 
 def _kept(
@@ -53,13 +60,17 @@ def _kept(
     key = {**encoder.identity, "files": [_content(path) for path in chunk]}
     if (entry := cache.get(key)) is not None:
         read = entry.notes["read"]
-        others = skipped.decode([path for place, path in enumerate(chunk) if place not in read])  # which says why
-        if all(image is None for image in others):
+        others = [ImageFile(path) for place, path in enumerate(chunk) if place not in read]
+        if all(image is None for _, image in skipped.decode(others, _reader(encoder))):  # which says why
             return read, Features(**entry.tensors)
     read, features = _encode(encoder, chunk, skipped)
     if features is not None:
         cache.put(key, features.tensors(), {"read": read})
     return read, features
+
+
+def _reader(encoder: Encoder) -> Callable[[ImageFile], Image.Image]:
+    return partial(read_stored, read=encoder.adapter.read_image)
 
 
 def _content(path: Path) -> str:

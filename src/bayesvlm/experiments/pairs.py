@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from PIL import Image
-
 from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.data.images import SkippedImages
+from bayesvlm.data.images import ReadImage, SkippedImages
 from bayesvlm.data.labelled.registry import data_root
 from bayesvlm.data.pairs import PairSet
-from bayesvlm.data.pairs.batches import Pair, decoded_pairs
+from bayesvlm.data.pairs.batches import Pair, PairBatches, decoded_pairs
 from bayesvlm.data.pairs.sources import open_pairs
+from bayesvlm.models.images import to_rgb
 from bayesvlm.world import SPLITS, Split, load
 
 _BATCH = 64
@@ -36,9 +34,13 @@ class WorldPairs:
     def size(self) -> int:
         return sum(map(len, self.splits))
 
-    def __iter__(self) -> Iterator[tuple[list[Image.Image], list[str]]]:
+    def __iter__(self) -> PairBatches:
+        return self.decoded(to_rgb)
+
+    def decoded(self, read: ReadImage) -> PairBatches:
+        """The batches, their images as `read` decodes them."""
         samples = chain.from_iterable(zip(s.keys, s.images, s.captions, strict=True) for s in self.splits)
-        return decoded_pairs((Pair(*sample) for sample in samples), _BATCH, self.skipped)
+        return decoded_pairs((Pair(*sample) for sample in samples), _BATCH, self.skipped, read)
 
     def fingerprint(self) -> str:
         """A hash of the images and captions."""

@@ -20,6 +20,7 @@ from bayesvlm.core.predicted import PredictedVariance
 from bayesvlm.core.printing import described
 from bayesvlm.core.projection import Projection
 from bayesvlm.models.images import ImageLike, as_images, to_rgb
+from bayesvlm.models.resizing import Resizing
 from bayesvlm.progress import progress_bar
 
 
@@ -58,6 +59,7 @@ class Adapter(ABC):
         loss: what the model was trained with.
         device, dtype: where and in what precision the encoders run.
         posterior: what gives embeddings a variance, where the checkpoint brought it: the authors', ProLIP, PCME++.
+        resizing: what `forward_images` resizes images to, where that is known: larger ones are shrunk as they are read.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Adapter(ABC):
     device: torch.device
     dtype: torch.dtype
     posterior: Mapping[Tower, InvertedPosterior | PredictedVariance] | None = None
+    resizing: Resizing | None = None
 
     @abstractmethod
     def forward_images(self, images: list[Image.Image]) -> Activations:
@@ -96,12 +99,17 @@ class Adapter(ABC):
         """What happens to images and texts before the model sees them, as json: another one gives other features."""
         return {"adapter": type(self).__qualname__}
 
+    def read_image(self, image: ImageLike, label: str = "the image") -> Image.Image:
+        """One image in upright RGB, no larger than the model's own resizing leaves it; see `to_rgb`."""
+        return to_rgb(image, label, self.resizing)
+
     def encode_images(
         self, images: ImageLike | Iterable[ImageLike], batch_size: int = 64, progress: bool | None = None
     ) -> Features:
         """The activations of one image or many, and their residual where the tower adds one.
 
-        Images are decoded a batch at a time, so that a list of paths may be longer than memory.
+        Images are decoded a batch at a time, each shrunk at once to what the model looks at, so that a list of paths
+        may be longer than memory.
 
         Args:
             images: anything `bayesvlm.models.images.to_rgb` reads, one or an iterable, or a 4-D batch of pixels.
@@ -113,7 +121,8 @@ class Adapter(ABC):
         """
 
         def forward(batch: Sequence[ImageLike], start: int) -> Activations:
-            return self.forward_images([to_rgb(image, f"images[{start + i}]") for i, image in enumerate(batch)])
+            images = [self.read_image(image, f"images[{start + place}]") for place, image in enumerate(batch)]
+            return self.forward_images(images)
 
         return self._encode(as_images(images), forward, batch_size, progress, "images")
 

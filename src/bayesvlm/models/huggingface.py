@@ -15,6 +15,7 @@ from torch import Tensor
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.models.adapter import Activations, Adapter, Reference, as_texts
 from bayesvlm.models.images import ImageLike, as_images, to_rgb
+from bayesvlm.models.resizing import processor_resizing
 from bayesvlm.models.tower import Tower
 
 _OF_A_FILE = (
@@ -47,6 +48,7 @@ class HuggingFaceAdapter(Adapter):
     ) -> None:
         self.name, self.revision, self.device, self.dtype = name, revision, device, dtype
         self._image_processor, self._tokenizer = image_processor, tokenizer
+        self.resizing = processor_resizing(image_processor)
         self._image_tower, self._text_tower = self.towers(model)
         self.image = self._image_tower.projection(device, dtype)
         self.text = self._text_tower.projection(device, dtype)

@@ -4,31 +4,50 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from io import BytesIO
+from contextlib import nullcontext
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from io import BytesIO, TextIOBase
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.models.quiet import brief
+from bayesvlm.models.resizing import Allowance, Resizing
 
-ImageLike = Image.Image | str | os.PathLike[str] | bytes | NDArray[Any] | torch.Tensor
 
-_ACCEPTED = "a PIL image, a path, the bytes of an image file, a numpy array or a torch tensor"
+@runtime_checkable
+class Readable(Protocol):
+    """A file opened for reading, or what reads like one: `BytesIO`, an upload, a web response."""
+
+    def read(self, size: int = -1, /) -> bytes: ...
+
+
+ImageLike = Image.Image | str | os.PathLike[str] | bytes | memoryview | Readable | NDArray[Any] | torch.Tensor
+
+_ACCEPTED = "a PIL image, a path, an image file's bytes, a file opened with mode 'rb', a numpy array or a torch tensor"
 _CHANNELS = (1, 3, 4)
 _FLOAT_SLACK = 1e-3  # resizing overshoots 0..1 by rounding; more than this is another scale
 _MOST_ELONGATED = 200  # resizing the short side of anything longer would need gigabytes
+_HEIF = frozenset({b"heic", b"heim", b"heis", b"heix", b"hevc", b"hevm", b"hevs", b"hevx", b"mif1", b"msf1"})
+_BYTES_PER_PIXEL = 16  # while a file is decoded: Pillow's four, turned upright, on white, in RGB
+_PROGRESSIVE = 3  # bytes more per pixel of the file, for the coefficients of a progressive JPEG
+_decoding = Allowance(512 * 2**20)  # bytes that all threads together decode in
 
 
 def as_images(images: ImageLike | Iterable[ImageLike]) -> list[ImageLike]:
     """One image, an iterable of images, or a 4-D array or tensor of a batch, as a list of images not yet decoded."""
-    if isinstance(images, np.ndarray | torch.Tensor):
+    batch: list[ImageLike]
+    if isinstance(images, np.ndarray) and images.dtype.kind in "OTU":  # of paths, of images
+        batch = list(images.ravel())
+    elif isinstance(images, np.ndarray | torch.Tensor):
         batch = list(images) if images.ndim == 4 else [images]
-    elif isinstance(images, Image.Image | str | os.PathLike | bytes | bytearray | memoryview):
+    elif isinstance(images, Image.Image | str | os.PathLike | bytes | bytearray | memoryview | Readable):
         batch = [images]
     elif isinstance(images, Iterable) and not isinstance(images, Mapping):
         batch = list(images)
@@ -39,7 +58,7 @@ def as_images(images: ImageLike | Iterable[ImageLike]) -> list[ImageLike]:
     return batch
 
 
-def to_rgb(image: ImageLike, label: str = "the image") -> Image.Image:
+def to_rgb(image: ImageLike, label: str = "the image", resizing: Resizing | None = None) -> Image.Image:
     """Decode one image to upright 8-bit RGB.
 
     EXIF rotation is applied, transparency is composited on white, 16-bit grey is scaled to 8 bits, CMYK and palettes
@@ -47,8 +66,11 @@ def to_rgb(image: ImageLike, label: str = "the image") -> Image.Image:
     HW; the other order is recognised where the number of channels (1, 3 or 4) leaves no doubt.
 
     Args:
-        image: a PIL image, a path, the bytes of an image file, or an array or tensor of uint8, or of floats in 0..1.
+        image: a PIL image, a path, the bytes of an image file, a file opened with mode "rb", or an array or tensor of
+            uint8, or of floats in 0..1.
         label: what to call the image in an error, such as its place in the caller's list.
+        resizing: of the model that is to see it: what is larger is shrunk to that size, and a JPEG file not decoded at
+            its full size; None leaves an image as large as it is.
 
     Raises:
         BayesVLMError: when the image is missing, damaged, too large to be safe, or not in 0..1; the message names it.
@@ -61,43 +83,123 @@ def to_rgb(image: ImageLike, label: str = "the image") -> Image.Image:
         filename = getattr(image, "filename", "")
         rgb = _from_pil(image, f"{label} ({filename!r})" if filename else label)
     elif isinstance(image, bytes | bytearray | memoryview):
-        rgb = _from_file(BytesIO(image), label)
+        return _from_file(BytesIO(image), label, resizing)
     elif isinstance(image, str | os.PathLike):
-        rgb = _from_path(os.fspath(image), label)
+        return _from_path(os.fspath(image), label, resizing)
+    elif isinstance(image, Readable):
+        return _from_stream(image, label, resizing)
     else:
         raise BayesVLMError(f"{label} is a {type(image).__name__}; expected {_ACCEPTED}.")
-    if max(rgb.size) > _MOST_ELONGATED * min(rgb.size):
-        raise BayesVLMError(
-            f"{label} is {rgb.width} x {rgb.height} pixels; an image may be at most {_MOST_ELONGATED} times as long as "
-            "it is wide, so crop it first."
-        )
-    return rgb
+    return _fitted(rgb, label, resizing)
 
 
-def _from_path(path: str, label: str) -> Image.Image:
-    label = f"{label} ({path!r})"
+def _from_path(path: str, label: str, resizing: Resizing | None) -> Image.Image:
+    shown = repr(path) if len(path) <= 300 else f"{path[:40]!r}... of {len(path)} characters"
+    label = f"{label} ({shown})"
     if path.startswith(("http://", "https://")):
         raise BayesVLMError(f"{label} is a web address; download it first and pass the file's path or its bytes.")
-    if not Path(path).is_file():
-        problem = "is a folder" if Path(path).is_dir() else "does not exist"
-        raise BayesVLMError(f"{label} {problem}; pass the path of an image file.")
-    return _from_file(path, label)
+    if path.startswith("data:"):
+        raise BayesVLMError(f"{label} is a data address; decode its base64 part and pass the bytes.")
+    if not os.path.isfile(path):
+        raise BayesVLMError(f"{label} {_absent(path)}; pass the path of an image file.")
+    return _from_file(path, label, resizing)
 
 
-def _from_file(file: str | BytesIO, label: str) -> Image.Image:
+def _absent(path: str) -> str:
+    """Why there is no file at a path."""
+    if os.path.isdir(path):
+        return "is a folder"
+    if os.path.islink(path):
+        return f"is a link to {os.readlink(path)!r}, which does not exist"
+    return "is no file" if os.path.exists(path) else "does not exist"
+
+
+def _from_stream(stream: Readable, label: str, resizing: Resizing | None) -> Image.Image:
+    if isinstance(stream, TextIOBase):
+        raise BayesVLMError(f"{label} is a file opened as text; open it with mode 'rb'.")
+    if getattr(stream, "closed", False):
+        raise BayesVLMError(f"{label} is a file that was closed; pass its path, or open it again.")
+    seekable = getattr(stream, "seekable", None)
+    return _from_file(stream if seekable and seekable() else BytesIO(stream.read()), label, resizing)
+
+
+def _from_file(file: Any, label: str, resizing: Resizing | None) -> Image.Image:
     try:
-        opened = Image.open(file)
+        opened = _opened(file)
     except Image.DecompressionBombError as error:
         raise BayesVLMError(
             f"{label} is refused: it would decode to more pixels than is safe ({error}); resize it first, or raise "
             "PIL.Image.MAX_IMAGE_PIXELS if you trust where it comes from."
         ) from error
     except Exception as error:  # decoders raise nearly every type on damaged files
+        if _is_heif(file) and not _reads_heif():
+            raise BayesVLMError(
+                f"{label} is a HEIF image, which Pillow reads with pillow-heif: `pip install 'bayesvlm[heif]'`."
+            ) from error
         raise BayesVLMError(
             f"{label} is not an image that Pillow can read ({brief(error)}); convert it to PNG or JPEG."
         ) from error
     with opened:
-        return _from_pil(opened, label)
+        stored = opened.size
+        if resizing is not None:
+            resizing.draft(opened)
+        with _decoding.hold(_bytes_to_decode(opened, stored)):
+            return _fitted(_from_pil(opened, label), label, resizing, stored)
+
+
+def _opened(file: Any) -> Image.Image:
+    try:
+        return Image.open(file)
+    except UnidentifiedImageError:
+        if not _reads_heif():
+            raise
+        return Image.open(file)
+
+
+def _is_heif(file: Any) -> bool:
+    """Whether a file begins as HEIF does, which is what telephones call HEIC."""
+    try:
+        with Path(file).open("rb") if isinstance(file, str) else nullcontext(file) as stream:
+            stream.seek(0)
+            start = stream.read(12)
+    except (OSError, ValueError):
+        return False
+    return start[4:8] == b"ftyp" and start[8:12] in _HEIF
+
+
+def heif_version() -> str | None:
+    """Of what reads HEIF; None where it is not installed."""
+    try:
+        return version("pillow_heif")
+    except PackageNotFoundError:
+        return None
+
+
+@cache
+def _reads_heif() -> bool:
+    """Whether Pillow can read HEIF: it is taught here, where the extra for it is installed."""
+    try:
+        import pillow_heif
+    except ImportError:
+        return False
+    pillow_heif.register_heif_opener()
+    return True
+
+
+def _bytes_to_decode(opened: Image.Image, stored: tuple[int, int]) -> int:
+    kept = _PROGRESSIVE * stored[0] * stored[1] if opened.info.get("progressive") else 0
+    return _BYTES_PER_PIXEL * opened.width * opened.height + kept
+
+
+def _fitted(
+    rgb: Image.Image, label: str, resizing: Resizing | None, stored: tuple[int, int] | None = None
+) -> Image.Image:
+    if max(rgb.size) > _MOST_ELONGATED * min(rgb.size):
+        raise BayesVLMError(
+            f"{label} is {rgb.width} x {rgb.height} pixels; an image may be at most {_MOST_ELONGATED} times as long as "
+            "it is wide, so crop it first."
+        )
+    return rgb if resizing is None else resizing.shrunk(rgb, stored)
 
 
 def _from_pil(image: Image.Image, label: str) -> Image.Image:
@@ -121,7 +223,7 @@ def _from_pil(image: Image.Image, label: str) -> Image.Image:
         if image.has_transparency_data:
             rgba = image.convert("RGBA")
             image = Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba)
-        return image.convert("RGB")
+        return image if image.mode == "RGB" else image.convert("RGB")
     except ValueError as error:
         raise BayesVLMError(
             f"{label} has colour mode {image.mode!r}, which Pillow cannot convert to RGB; convert it to PNG or JPEG."

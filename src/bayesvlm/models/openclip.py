@@ -50,6 +50,7 @@ class OpenClipAdapter(Adapter):
         # Some tokenizers drop random words of a text that is too long; here every text has one embedding.
         self._tokenizer.reduction_fn = None
         self._pixels = Pixels.from_open_clip(model.visual.preprocess_cfg)
+        self.resizing = self._pixels.resizing
         self._image_tower = _required(image_tower(model.visual), "image", name)
         self._text_tower = _required(text_tower(getattr(model, "text", model)), "text", name)
         self.image = self._image_tower.projection(device, dtype)

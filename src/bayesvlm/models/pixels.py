@@ -16,6 +16,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from bayesvlm.core.errors import check_choice
+from bayesvlm.models.resizing import Resizing, Size, shortest_edge
 
 ResizeMode = Literal["shortest", "longest", "squash"]
 _SCALAR = (int, float)
@@ -67,27 +68,35 @@ class Pixels:
         """These settings, as json."""
         return asdict(self)
 
+    @property
+    def resizing(self) -> Resizing:
+        """What images are resized to, before they are cropped or padded."""
+        height, width = self.size
+        if self.resize_mode == "squash":
+            return Resizing(lambda *_: (width, height), self._filter)
+        if self.resize_mode == "longest":
+            return Resizing(lambda w, h: _rounded(w, h, max(h / height, w / width)), self._filter)
+        if height == width:
+            return Resizing(shortest_edge(height), self._filter)
+        # open_clip is always bicubic here, whatever the configuration says
+        return Resizing(lambda w, h: _rounded(w, h, min(h / height, w / width)), Image.Resampling.BICUBIC)
+
+    @property
+    def _filter(self) -> Image.Resampling:
+        return Image.Resampling.BILINEAR if self.interpolation == "bilinear" else Image.Resampling.BICUBIC
+
     def _fitted(self, image: Image.Image) -> Image.Image:
         """The image, exactly as large as the model takes it."""
         height, width = self.size
-        filter_ = Image.Resampling.BILINEAR if self.interpolation == "bilinear" else Image.Resampling.BICUBIC
-        if self.resize_mode == "squash":
-            return image.resize((width, height), filter_)
+        resizing = self.resizing
+        resized = image.resize(resizing.size(*image.size), resizing.resample)
         if self.resize_mode == "longest":
-            ratio = max(image.height / height, image.width / width)
-            resized = image.resize(_rounded(image, ratio), filter_)
             return _padded(resized, width, height, self.fill)
-        if height == width:
-            short = min(image.size)
-            resized = image.resize((int(width * image.width / short), int(height * image.height / short)), filter_)
-        else:  # open_clip is always bicubic here, whatever the configuration says
-            ratio = min(image.height / height, image.width / width)
-            resized = image.resize(_rounded(image, ratio), Image.Resampling.BICUBIC)
         return _cropped(resized, width, height)
 
 
-def _rounded(image: Image.Image, ratio: float) -> tuple[int, int]:
-    return max(1, round(image.width / ratio)), max(1, round(image.height / ratio))
+def _rounded(width: int, height: int, ratio: float) -> Size:
+    return max(1, round(width / ratio)), max(1, round(height / ratio))
 
 
 def _cropped(image: Image.Image, width: int, height: int) -> Image.Image:

@@ -30,8 +30,8 @@ _GEMMA_MERGES = [("p", "h"), ("ph", "o"), ("t", "o"), ("pho", "to"), ("o", "f"),
 
 
 @quiet()
-def save_tiny_clip(folder: str | Path, seed: int = 0) -> Path:
-    """A CLIP of 32-pixel images, with a byte-level BPE tokenizer that can write any text; returns the folder."""
+def save_tiny_clip(folder: str | Path, seed: int = 0, image_size: int = 32) -> Path:
+    """A CLIP of 4 x 4 patches, with a byte-level BPE tokenizer that can write any text; returns the folder."""
     folder = Path(folder)
     vocabulary = save_clip_tokenizer(folder, _CLIP_MERGES, _CONTEXT)
     text = {
@@ -41,14 +41,14 @@ def save_tiny_clip(folder: str | Path, seed: int = 0) -> Path:
         "vocab_size": len(vocabulary),
     }
     start, end = vocabulary["<|startoftext|>"], vocabulary["<|endoftext|>"]
-    vision = {"hidden_size": 48, "intermediate_size": 96, "image_size": 32, "patch_size": 8}
+    vision = {"hidden_size": 48, "intermediate_size": 96, "image_size": image_size, "patch_size": image_size // 4}
     config = CLIPConfig(
         text_config=text | _TRANSFORMER | {"bos_token_id": start, "eos_token_id": end, "pad_token_id": end},
         vision_config=vision | _TRANSFORMER,
         projection_dim=24,
     )
     _save_random(CLIPModel, config, folder, seed, logit_scale=math.log(100))
-    save_clip_pixels(folder, size=32)
+    save_clip_pixels(folder, size=image_size)
     return folder
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.data.images import SkippedImages, find_images
+from bayesvlm.data.images import SUFFIXES, SkippedImages, dangling, find_images, leads_nowhere
 from bayesvlm.data.labelled.samples import Sample
 from bayesvlm.progress import progress_bar
 
@@ -55,13 +55,25 @@ class ImageFolder:
         folder = Path(folder)
         if not folder.is_dir():
             raise BayesVLMError(f"{folder} is not a folder; give one with a subfolder of images for each class.")
-        subfolders = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-        images = {subfolder: find_images(subfolder) for subfolder in subfolders}
+        skipped = SkippedImages(strict)
+        inside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+        for path in inside:
+            if dangling(path):
+                skipped.leave_out(path, leads_nowhere(path))
+            elif path.suffix.lower() in SUFFIXES and path.is_file():  # it can be read, so `strict` does not mind it
+                skipped.reasons[str(path)] = f"{path} lies in no class folder; move it into the one of its class."
+                skipped.unlisted.add(str(path))
+        subfolders = [path for path in inside if path.is_dir()]
+        images = {subfolder: find_images(subfolder, skipped) for subfolder in subfolders}
         empty = [subfolder.name for subfolder, paths in images.items() if not paths]
         if not subfolders or len(empty) == len(subfolders):
-            raise BayesVLMError(f"{folder} has no subfolder with images; put those of each class into one.")
+            raise BayesVLMError(
+                f"{folder} has no subfolder with images; put those of each class into one{skipped.beside}."
+            )
         if empty:
-            raise BayesVLMError(f"{folder}: the class folder {empty[0]!r} holds no images; fill it or remove it.")
+            raise BayesVLMError(
+                f"{folder}: the class folder {empty[0]!r} holds no images; fill it or remove it{skipped.beside}."
+            )
         paths = [(path, index) for index, subfolder in enumerate(subfolders) for path in images[subfolder]]
         return cls(
             name or folder.resolve().name,
@@ -69,7 +81,7 @@ class ImageFolder:
             tuple(index for _, index in paths),
             tuple(named(subfolder.name) for subfolder in subfolders),
             templates,
-            SkippedImages(strict),
+            skipped,
             folder,
         )
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from PIL import Image
 
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.printing import described
-from bayesvlm.data.images import SkippedImages
+from bayesvlm.data.images import DecodedBatch, SkippedImages, decoded_batches, read_stored
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -65,41 +68,36 @@ class LabelledSet(Protocol):
         """A hash of everything that decides the samples: other images, labels or classes give another one."""
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(DecodedBatch[Sample, Result]):
     """Samples whose images could be decoded."""
 
-    images: list[Image.Image]
-    labels: list[int]
-    keys: list[str]
-    read: int  # samples taken from the set, with those that could not be decoded
+    @property
+    def labels(self) -> list[int]:
+        return [sample.label for sample in self.items]
+
+    @property
+    def keys(self) -> list[str]:
+        return [sample.name for sample in self.items]
 
     __repr__ = described
 
 
-def decoded(samples: LabelledSet, batch_size: int = 256, start: int = 0) -> Iterator[Batch]:
-    """The set in batches of decoded images, from sample number `start` on; what cannot be read is skipped and noted."""
-    waiting: list[Sample] = []
-    for number, sample in enumerate(samples):
-        if number < start:
-            continue
-        waiting.append(sample)
-        if len(waiting) == batch_size:
-            yield _decode(waiting, samples.skipped)
-            waiting = []
-    if waiting:
-        yield _decode(waiting, samples.skipped)
+def decoded(
+    samples: LabelledSet,
+    batch_size: int = 256,
+    start: int = 0,
+    read: Callable[[Sample], Result] = read_stored,  # type: ignore[assignment]
+) -> Iterator[Batch[Result]]:
+    """The set in batches of decoded images, from sample number `start` on; what cannot be read is skipped and noted.
 
-
-def _decode(samples: Sequence[Sample], skipped: SkippedImages) -> Batch:
-    images = skipped.decode([sample.image for sample in samples], [sample.name for sample in samples])
-    read = [(image, sample) for image, sample in zip(images, samples, strict=True) if image is not None]
-    return Batch(
-        [image for image, _ in read],
-        [sample.label for _, sample in read],
-        [sample.name for _, sample in read],
-        len(samples),
-    )
+    Args:
+        samples: the set.
+        batch_size: the most samples of a batch; large images end it sooner.
+        start: how many samples to pass over.
+        read: decodes a sample's image; called by several threads.
+    """
+    for batch in decoded_batches(islice(samples, start, None), samples.skipped, read, batch_size):
+        yield Batch(batch.items, batch.images, batch.read)
 
 
 def check_labels(labels: Sequence[int], classes: Sequence[str], name: str) -> None:

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from PIL import Image
 
 from bayesvlm.core.errors import BayesVLMError, check_count
-from bayesvlm.data.images import SkippedImages
+from bayesvlm.data.images import ReadImage, SkippedImages, decoded_batches, read_stored
 from bayesvlm.models.images import ImageLike
 
 Source = TypeVar("Source", bound=Hashable)
+PairBatches = Iterator[tuple[list[Image.Image], list[str]]]
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Pair:
     text: str
 
 
+@runtime_checkable
 class PairSet(Protocol):
     """Pairs to fit on: `PairFolder`, `PairShards` and `PairDataset` are such sets.
 
@@ -41,22 +43,20 @@ class PairSet(Protocol):
     def size(self) -> int | None:
         """How many pairs there are, where that is known before reading them."""
 
-    def __iter__(self) -> Iterator[tuple[list[Image.Image], list[str]]]: ...
+    def __iter__(self) -> PairBatches: ...
+
+    def decoded(self, read: ReadImage) -> PairBatches:
+        """The batches, their images as `read` decodes them; several threads call it."""
 
     def fingerprint(self) -> str:
         """A hash that a resumed fit must find unchanged."""
 
 
-def decoded_pairs(
-    pairs: Iterable[Pair], batch_size: int, skipped: SkippedImages
-) -> Iterator[tuple[list[Image.Image], list[str]]]:
+def decoded_pairs(pairs: Iterable[Pair], batch_size: int, skipped: SkippedImages, read: ReadImage) -> PairBatches:
     """Batches of (images, texts); an image that cannot be decoded is left out with its text, and noted."""
-    waiting = iter(pairs)
-    while batch := list(islice(waiting, batch_size)):
-        images = skipped.decode([pair.image for pair in batch], [pair.name for pair in batch])
-        read = [(image, pair.text) for image, pair in zip(images, batch, strict=True) if image is not None]
-        if read:
-            yield [image for image, _ in read], [text for _, text in read]
+    for batch in decoded_batches(pairs, skipped, partial(read_stored, read=read), batch_size):
+        if batch.images:
+            yield batch.images, [pair.text for pair in batch.items]
 
 
 def in_rounds(pairs: Iterable[tuple[Source, str]], captions_per_image: int | None) -> list[tuple[Source, str]]:

@@ -9,14 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
 from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.data.images import SkippedImages
-from bayesvlm.data.pairs.batches import Pair, decoded_pairs, in_rounds
+from bayesvlm.data.images import ReadImage, SkippedImages
+from bayesvlm.data.pairs.batches import Pair, PairBatches, decoded_pairs, in_rounds
 from bayesvlm.data.pairs.captions import CAPTION_COLUMNS, IMAGE_COLUMNS, choose_column
 from bayesvlm.data.tables import load_table
-from bayesvlm.models.images import ImageLike
+from bayesvlm.models.images import ImageLike, to_rgb
 
 _IMAGES = (*IMAGE_COLUMNS, "img", "jpg", "jpeg", "png", "webp")
 _TEXTS = (*CAPTION_COLUMNS, "captions", "texts", "txt")
@@ -100,12 +98,16 @@ class PairDataset:
         """The number of pairs listed."""
         return len(self.pairs)
 
-    def __iter__(self) -> Iterator[tuple[list[Image.Image], list[str]]]:
+    def __iter__(self) -> PairBatches:
+        return self.decoded(to_rgb)
+
+    def decoded(self, read: ReadImage) -> PairBatches:
+        """The batches, their images as `read` decodes them."""
         pairs = (
             Pair(f"{self.name}, row {row}", _image(self.images[row][self.image_column]), text)
             for row, text in self.pairs
         )
-        return decoded_pairs(pairs, self.batch_size, self.skipped)
+        return decoded_pairs(pairs, self.batch_size, self.skipped, read)
 
     def fingerprint(self) -> str:
         """A hash of the rows and their captions; a resumed fit compares the images it has had as well."""

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from PIL import Image
-
 from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.data.images import SkippedImages, find_images
-from bayesvlm.data.pairs.batches import Pair, decoded_pairs, in_rounds, refuse_choices
+from bayesvlm.data.images import ReadImage, SkippedImages, find_images
+from bayesvlm.data.pairs.batches import (
+    Pair,
+    PairBatches,
+    decoded_pairs,
+    in_rounds,
+    refuse_choices,
+)
 from bayesvlm.data.pairs.captions import find_captions_file, read_captions_file, read_text
+from bayesvlm.models.images import to_rgb
 
 
 @dataclass(frozen=True)
@@ -77,9 +81,13 @@ class PairFolder:
         """The number of pairs listed."""
         return len(self.pairs)
 
-    def __iter__(self) -> Iterator[tuple[list[Image.Image], list[str]]]:
+    def __iter__(self) -> PairBatches:
+        return self.decoded(to_rgb)
+
+    def decoded(self, read: ReadImage) -> PairBatches:
+        """The batches, their images as `read` decodes them."""
         pairs = (Pair(str(path), path, text) for path, text in self.pairs)
-        return decoded_pairs(pairs, self.batch_size, self.skipped)
+        return decoded_pairs(pairs, self.batch_size, self.skipped, read)
 
     def fingerprint(self) -> str:
         """A hash of the file names, sizes and captions: what a resumed fit must find unchanged."""
@@ -91,9 +99,9 @@ class PairFolder:
 
 
 def _sidecar_pairs(folder: Path, skipped: SkippedImages) -> list[tuple[Path, str]]:
-    images = find_images(folder)
+    images = find_images(folder, skipped)
     if not images:
-        raise BayesVLMError(f"{folder} holds no images; put image files there, with their captions.")
+        raise BayesVLMError(f"{folder} holds no images; put image files there, with their captions{skipped.beside}.")
     if not any(path.with_suffix(".txt").is_file() for path in images):
         raise BayesVLMError(
             f"{folder} holds {len(images)} images but no captions; add captions.csv, captions.tsv or captions.jsonl "

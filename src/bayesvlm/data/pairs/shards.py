@@ -15,12 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
 from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.data.images import SUFFIXES, SkippedImages
-from bayesvlm.data.pairs.batches import Pair, decoded_pairs
+from bayesvlm.data.images import SUFFIXES, ReadImage, SkippedImages
+from bayesvlm.data.pairs.batches import Pair, PairBatches, decoded_pairs
 from bayesvlm.data.tars import read_samples
+from bayesvlm.models.images import to_rgb
 
 _EDGE = 1 << 16  # bytes from the beginning and the end of a shard that its fingerprint is made of
 
@@ -74,8 +73,12 @@ class PairShards:
         known = [count for count in counts if count is not None]
         return sum(known) if len(known) == len(counts) else None
 
-    def __iter__(self) -> Iterator[tuple[list[Image.Image], list[str]]]:
-        return decoded_pairs(self._pairs(), self.batch_size, self.skipped)
+    def __iter__(self) -> PairBatches:
+        return self.decoded(to_rgb)
+
+    def decoded(self, read: ReadImage) -> PairBatches:
+        """The batches, their images as `read` decodes them."""
+        return decoded_pairs(self._pairs(), self.batch_size, self.skipped, read)
 
     def fingerprint(self) -> str:
         """A hash of the shards' names, sizes, first and last 64 KiB: terabytes are not read twice to begin a fit.

@@ -22,6 +22,7 @@ from bayesvlm.core.features import Features
 from bayesvlm.core.tuning import DEFAULT_TAUS, TauGrid
 from bayesvlm.data.cache import FeatureCache
 from bayesvlm.data.distortion import Distortion
+from bayesvlm.data.images import describe_skipped
 from bayesvlm.data.labelled.samples import LabelledSet
 from bayesvlm.data.pairs import PairSet
 from bayesvlm.data.views import Views
@@ -123,7 +124,10 @@ class Lab:
 
     def images(self, model: str, data: str) -> EncodedSet:
         """Features and labels of a set."""
-        return self.encoder(model).images(self.set(data))
+        found = self.encoder(model).images(self.set(data))
+        if found.skipped:
+            self._once(("skipped", data), lambda: self.say(f"{data}: {describe_skipped(found.skipped)}"))
+        return found
 
     def classes(self, model: str, data: str) -> Features:
         """Features of the prompts of a set."""

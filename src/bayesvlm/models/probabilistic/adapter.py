@@ -26,10 +26,11 @@ from bayesvlm.models.huggingface import tokenizer_hash
 from bayesvlm.models.images import ImageLike, as_images, to_rgb
 from bayesvlm.models.layout import CLIP_MEAN, CLIP_STD
 from bayesvlm.models.probabilistic.pcmepp import PCMEPP
-from bayesvlm.models.probabilistic.pixels import to_pixels
+from bayesvlm.models.probabilistic.pixels import RESAMPLE, to_pixels
 from bayesvlm.models.probabilistic.prolip import ProLIP
 from bayesvlm.models.probabilistic.scores import csd
 from bayesvlm.models.probabilistic.tokens import Tokeniser
+from bayesvlm.models.resizing import Resizing, shortest_edge
 
 
 class ProbabilisticAdapter(Adapter):
@@ -52,6 +53,7 @@ class ProbabilisticAdapter(Adapter):
     ) -> None:
         self.name, self.revision, self.device, self.dtype = name, revision, device, dtype
         self._tokenise, self._size = tokenise, model.config.image_size
+        self.resizing = Resizing(shortest_edge(self._size), RESAMPLE)
         precision = dtype if dtype == torch.float64 else torch.float32
         identity = torch.eye(model.config.embed_dim, device=device, dtype=precision)
         self.image = self.text = Projection(identity)

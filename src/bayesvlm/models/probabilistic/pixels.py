@@ -14,6 +14,9 @@ from PIL import Image
 from torch import Tensor
 
 from bayesvlm.models.layout import CLIP_MEAN, CLIP_STD
+from bayesvlm.models.resizing import shortest_edge
+
+RESAMPLE = Image.Resampling.BICUBIC
 
 
 def to_pixels(images: Sequence[Image.Image], size: int) -> Tensor:  # [N, 3, size, size]
@@ -30,7 +33,6 @@ def to_pixels(images: Sequence[Image.Image], size: int) -> Tensor:  # [N, 3, siz
 
 
 def _square(image: Image.Image, size: int) -> Image.Image:
-    shorter = min(image.size)
-    width, height = (int(size * side / shorter) for side in image.size)
+    width, height = shortest_edge(size)(*image.size)
     left, top = (width - size) // 2, (height - size) // 2
-    return image.resize((width, height), Image.Resampling.BICUBIC).crop((left, top, left + size, top + size))
+    return image.resize((width, height), RESAMPLE).crop((left, top, left + size, top + size))
