@@ -119,7 +119,7 @@ def test_a_batch_of_which_nothing_can_be_read(run: Run) -> None:
         code, out, err = run(*ASKED, "--json")
         assert code == 0
         assert len(json.loads(out)["images"]) == COUNT - BATCH
-        assert f"skipped {BATCH} that cannot be read" in err
+        assert f"skipped {BATCH} that cannot be used" in err
 
 
 def test_what_another_question_left_unfinished_stays(run: Run, encoded: Encoded) -> None:

@@ -153,7 +153,7 @@ def test_a_folder_of_one_s_own(run: Run, tmp_path: Path) -> None:
     broken.write_bytes(b"no image")
     ran = run("emoji-clip", "-d", mine, "--validation", "validation", "--template", "a drawing of {c}")
     assert ran.code == 0, ran.err
-    assert f"{tmp_path.name}/mine: skipped 1 that cannot be read" in ran.err
+    assert f"{tmp_path.name}/mine: skipped 1 that cannot be used" in ran.err
     result = Measured.load(tmp_path / f"results/emoji-clip/{tmp_path.name}-mine.json")
     assert result.facts["images"] == len(thinned("new-drawing")) - 1
     assert list(result.facts["skipped"]) == [broken.relative_to(mine).as_posix()]
@@ -229,7 +229,7 @@ def test_strict_looks_at_earlier_results_too(run: Run, tmp_path: Path) -> None:
     next(mine.rglob("*.png")).write_bytes(b"no image")
     asked = ("emoji-clip", "-d", mine, "--methods", "plain", "--skip-existing")
     assert run(*asked).code == 0
-    assert "skipped 1 that cannot be read" in run(*asked).err, "said again"
+    assert "skipped 1 that cannot be used" in run(*asked).err, "said again"
     assert run(*asked, "--strict").code == 2
 
 
@@ -298,7 +298,7 @@ def test_without_validation_images_the_temperature_is_left_out_and_the_rest_meas
     assert list(result["facts"]["left_out"]) == ["temperature"]
     assert sentence in (tmp_path / "results/report.html").read_text()
     assert sentence in run("posterior", "-d", "openmoji-black", "--skip-existing").err, "said again"
-    tempered = run("posterior", "-d", "openmoji-black", "--validation", "validation")
+    tempered = run("posterior", "-d", "openmoji-black", "--validation", "validation", "--overwrite")
     assert "left out" not in tempered.err
     assert " temperature " in tempered.out
     alone = run("posterior", "-d", "openmoji-black", "--methods", "temperature")

@@ -194,8 +194,14 @@ def test_a_place_is_tried_before_the_work(
 @pytest.mark.parametrize(
     ("error", "sentence"),
     [
-        (OSError(28, "No space left on device"), "error: No space left on device; check the path and the disk.\n"),
-        (OSError(13, "Permission denied", "here"), "error: here: Permission denied; check the path and the disk.\n"),
+        (
+            OSError(28, "No space left on device"),
+            "error: No space left on device; check that the path is right and that the disk has room.\n",
+        ),
+        (
+            OSError(13, "Permission denied", "here"),
+            "error: here: Permission denied; check that the path is right and that the disk has room.\n",
+        ),
     ],
 )
 def test_an_error_of_the_disk_says_what_is_known(

@@ -52,7 +52,7 @@ def test_what_is_left_out_is_named(tmp_path: Path) -> None:
     assert "photos/raw.DNG is a .dng file, which Pillow does not read" in left_out["raw.DNG"]
     assert left_out["dangling.jpg"].endswith("gone.jpg, which does not exist; mend or remove it.")
     assert "is a link to a folder, which is not followed" in left_out["linked"]
-    assert "skipped 6 that cannot be read" in str(skipped)
+    assert "skipped 6 that cannot be used" in str(skipped)
     with pytest.raises(BayesVLMError, match="album is a link to"):
         find_images(folder, SkippedImages(strict=True))
 

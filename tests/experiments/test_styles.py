@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 from bayesvlm import BayesVLM, BayesVLMError, world
 from bayesvlm.data.cache import FeatureCache
+from bayesvlm.embedded import WORLD
 from bayesvlm.experiments import styles
 from bayesvlm.experiments.encoding import Encoder
 from bayesvlm.experiments.styles import STYLES, world_task
@@ -48,13 +50,33 @@ def test_kinds_are_groups_of_concepts(vlm: BayesVLM, monkeypatch: pytest.MonkeyP
         inside = set(split.group(group).keys)
         named = {key for key, label in zip(kinds.keys, kinds.labels, strict=True) if kinds.classes[label] == group}
         assert named == inside
-    texts = styles._kinds(Encoder(vlm))
+    texts = styles._kinds(Encoder(vlm), None)
     names = world.load("train").group("food-drink").classes
     expected = vlm.text.embed(vlm.text_features(list(names))).mean(dim=0)
     found = vlm.text.embed(texts)[world.GROUPS.index("food-drink")]
     assert torch.allclose(found, expected, atol=1e-4), "the embedding of the mean is the mean of the embeddings"
     with pytest.raises(BayesVLMError, match="There is no concept 'unicorn horn'"):
         world.group_of("unicorn horn")
+
+
+def test_kinds_of_a_group_are_its_subgroups(vlm: BayesVLM) -> None:
+    with (WORLD / "data/emoji/concepts.csv").open(encoding="utf-8", newline="") as file:
+        of = {row["label"]: row["subgroup"] for row in csv.DictReader(file)}
+    split = world.load("openmoji-black").half("target")
+    inside, kinds = split.group("food-drink"), split.kinds("food-drink")
+    assert kinds.name == "openmoji-black/target/food-drink/kinds"
+    assert kinds.classes == world.subgroups("food-drink")
+    assert kinds.classes[:3] == ("food-fruit", "food-vegetable", "food-prepared")
+    assert kinds.keys == inside.keys
+    expected = [of[inside.classes[label]] for label in inside.labels]
+    assert [kinds.classes[label] for label in kinds.labels] == expected
+    names = [name for name in world.load("train").classes if of[name] == "drink"]
+    mean = vlm.text.embed(vlm.text_features(names)).mean(dim=0)
+    texts = styles._kinds(Encoder(vlm), "food-drink")
+    assert len(texts) == len(kinds.classes)
+    assert torch.allclose(vlm.text.embed(texts)[kinds.classes.index("drink")], mean, atol=1e-4)
+    with pytest.raises(BayesVLMError, match="group='food' is not known"):
+        split.kinds("food")
 
 
 def test_the_whole_world_s_halves_share_no_concept() -> None:

@@ -107,7 +107,7 @@ def test_captions_begin_with_the_label(concepts: list[Concept]) -> None:
     said = [caption(concept, f"noto_{concept.code}") for concept in concepts]
     assert all(text.split(", ")[0] == concept.label for text, concept in zip(said, concepts, strict=True))
     assert 0.4 < sum("," in text for text in said) / len(said) < 0.6
-    assert caption(Concept("1", "lone", ("lone",), "objects", ()), "noto_1") == "lone"
+    assert caption(Concept("1", "lone", ("lone",), "objects", "tool", ()), "noto_1") == "lone"
 
 
 @pytest.mark.parametrize(

@@ -157,5 +157,5 @@ def test_what_was_not_trained_is_not_judged(tmp_path: Path) -> None:
     assert huge.world.models == ()
     assert huge.world.targets, "so that a model named by hand can be run"
     assert huge.paper.models == (CLIP_HUGE,)
-    with pytest.raises(BayesVLMError, match="domains to get better at"):
+    with pytest.raises(BayesVLMError, match="no domain to get better at"):
         learning_curves(SmallLab(tmp_path, plan=Plan(("tiny",))), "CLIP-Huge", CLIP_HUGE)
