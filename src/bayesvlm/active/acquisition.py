@@ -61,7 +61,8 @@ def epig(pool: Tensor, target: Tensor) -> Tensor:  # [S, N, C], [S, M, C] -> [N]
     width = max(1, min(len(columns), 2048))
     height = max(1, TILE // width)
     bands = [_Band(part, columns, weight, width) for part in torch.split(rows, height)] if len(rows) else []
-    gained = in_threads(_Band.gained, bands, 2.0 * rows.numel() * len(columns))
+    operations = 2.0 * rows.numel() * len(columns) if rows.device.type == "cpu" else 0.0
+    gained = in_threads(_Band.gained, bands, operations)
     told = row_share * torch.cat([row_share[:0], *gained])
     scores = row_share.new_zeros(pool.shape[1]).index_add_(0, owner, told)
     return _bounded(scores, entropy(pool.mean(dim=0)))
