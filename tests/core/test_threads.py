@@ -1,4 +1,4 @@
-"""Small work is not split among the cores, large work is; results and order are the same, and the setting comes back."""
+"""Small work is not split among the cores, large work is; results keep their order, and the setting comes back."""
 
 from __future__ import annotations
 
