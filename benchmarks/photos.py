@@ -2,8 +2,8 @@
 
     python benchmarks/photos.py
 
-Makes synthetic photographs of 12 megapixels, runs `bayesvlm classify` and `bayesvlm eval` on them, and prints the peak memory of
-each. Then the embeddings: of images shrunk as they are decoded, against those of images decoded whole.
+Makes synthetic photographs of 12 megapixels, runs `bayesvlm classify` and `bayesvlm eval` on them, and prints the peak
+memory of each. Then the embeddings: of images shrunk as they are decoded, against those of images decoded whole.
 """
 
 from __future__ import annotations
