@@ -35,7 +35,7 @@ _CHANNELS = (1, 3, 4)
 _FLOAT_SLACK = 1e-3  # resizing overshoots 0..1 by rounding; more than this is another scale
 _MOST_ELONGATED = 200  # resizing the short side of anything longer would need gigabytes
 _HEIF = frozenset({b"heic", b"heim", b"heis", b"heix", b"hevc", b"hevm", b"hevs", b"hevx", b"mif1", b"msf1"})
-_BYTES_PER_PIXEL = 16  # while a file is decoded: Pillow's four, turned upright, on white, in RGB
+_COPY = 4  # bytes per pixel of an image in Pillow
 _PROGRESSIVE = 3  # bytes more per pixel of the file, for the coefficients of a progressive JPEG
 _decoding = Allowance(512 * 2**20)  # bytes that all threads together decode in
 
@@ -187,8 +187,10 @@ def _reads_heif() -> bool:
 
 
 def _bytes_to_decode(opened: Image.Image, stored: tuple[int, int]) -> int:
+    """As it is stored, upright and in RGB; what is transparent also in RGBA, white behind it, and both together."""
+    copies = 6 if opened.mode.upper().endswith("A") or "transparency" in opened.info else 3
     kept = _PROGRESSIVE * stored[0] * stored[1] if opened.info.get("progressive") else 0
-    return _BYTES_PER_PIXEL * opened.width * opened.height + kept
+    return copies * _COPY * opened.width * opened.height + kept
 
 
 def _fitted(
