@@ -191,7 +191,7 @@ def test_what_is_refused(vlm, pool, target, classes, change, sentence) -> None: 
 
 
 def test_one_class_tells_nothing(vlm, pool, target, classes) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(BayesVLMError, match="one class only, so epig scores everything zero"):
+    with pytest.raises(BayesVLMError, match="one class only, so epig scores every image zero"):
         select(vlm, pool, target, classes[0], "epig", 2)
     assert len(select(vlm, pool, target, classes[0], "targeted-random", 2)) == 2
 
