@@ -179,7 +179,7 @@ def test_a_caller_s_model_stays_as_it_is(vlm, pool, target, classes, labels) -> 
         ({"budget": 31}, "The budget is 31 and the pool has 30 items; choose at most 30"),
         ({"budget": 0}, "budget is 0; expected a whole number"),
         ({"draws": 0}, "draws is 0; expected a whole number"),
-        ({"strategy": "epik"}, "strategy='epik' is not known; use 'random' or"),
+        ({"strategy": "epik"}, "strategy='epik' is not known; use 'random', 'targeted-random', "),
         ({"metric": "euclid"}, "metric='euclid' is not known"),
         ({"pool_labels": [0, 1]}, "There are 30 inputs and 2 labels"),
         ({"pool_labels": [9] * 30}, "Labels run from 9 to 9, but there are 4 classes"),

@@ -144,6 +144,6 @@ def _lam_tables(towers: dict[str, Any]) -> list[Any]:
     norms = ", ".join(f"{tower} {towers[tower]['weight_norm_squared']:.6g}" for tower in towers)
     sources = {towers[tower]["weight_norm_squared_source"] for tower in towers}
     return [
-        table("prior precision lam that maximises the evidence (official: as the authors released it)", ["", *towers], rows),
+        table("lam that maximises the evidence (official: as the authors released it)", ["", *towers], rows),
         f"for |W|^2 = {norms} ({'; '.join(sorted(sources))})",
     ]

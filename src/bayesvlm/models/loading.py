@@ -124,7 +124,7 @@ def resolve_device(device: str | torch.device | None) -> torch.device:
         torch.empty(0, device=chosen)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise BayesVLMError(
-            f"The device {str(device)!r} cannot be used here ({brief(error)}); try 'cpu', or None to choose."
+            f"The device {str(device)!r} cannot be used here ({brief(error)}); try 'cpu', or leave it out."
         ) from error
     return chosen
 
