@@ -59,7 +59,7 @@ class ImageFolder:
         images = {subfolder: find_images(subfolder) for subfolder in subfolders}
         empty = [subfolder.name for subfolder, paths in images.items() if not paths]
         if not subfolders or len(empty) == len(subfolders):
-            raise BayesVLMError(f"{folder} has no subfolder with images; put the images of each class into one.")
+            raise BayesVLMError(f"{folder} has no subfolder with images; put those of each class into one.")
         if empty:
             raise BayesVLMError(f"{folder}: the class folder {empty[0]!r} holds no images; fill it or remove it.")
         paths = [(path, index) for index, subfolder in enumerate(subfolders) for path in images[subfolder]]
