@@ -65,7 +65,7 @@ def label_indices(
         index = {name: i for i, name in enumerate(names)}
         unknown = sorted({str(label) for label in labels if label not in index})
         if unknown:
-            raise BayesVLMError(f"Labels {unknown[:5]} are not among the {len(names)} classes; name classes.")
+            raise BayesVLMError(f"Labels {unknown[:5]} are not among the {len(names)} classes; spell them alike.")
         return torch.tensor([index[str(label)] for label in labels])
     target = torch.as_tensor(labels)
     if target.is_floating_point() or target.ndim != 1:

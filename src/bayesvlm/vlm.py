@@ -185,15 +185,15 @@ class BayesVLM:
             source = model or saved.config.model
             if source is None:
                 raise BayesVLMError(
-                    f"{name} does not name its model; give the one it belongs to (model=... in Python, --model here)."
+                    f"{name} does not name its model; give the one it belongs to with model=... or --model."
                 )
             pinned = saved.config.revision if model is None else None
             try:
                 vlm = cls._from_adapter(load_adapter(str(source), device=target, dtype=dtype, revision=pinned))
             except BayesVLMError as error:
                 raise BayesVLMError(
-                    f"The model of the posterior {name} could not be loaded (where it has moved, give model=... in "
-                    f"Python or --model): {error}"
+                    f"The model of the posterior {name} could not be loaded (if it has moved, say where with "
+                    f"model=... or --model): {error}"
                 ) from error
         return vlm.with_posterior(saved, strict=strict)
 

@@ -179,7 +179,7 @@ def test_a_caller_s_model_stays_as_it_is(vlm, pool, target, classes, labels) -> 
         ({"budget": 31}, "The budget is 31 and the pool has 30 items; choose at most 30"),
         ({"budget": 0}, "budget is 0; expected a whole number"),
         ({"draws": 0}, "draws is 0; expected a whole number"),
-        ({"strategy": "epik"}, "strategy='epik' is not known; use 'random' or"),
+        ({"strategy": "epik"}, "strategy='epik' is not known; use 'random', 'targeted-random', "),
         ({"metric": "euclid"}, "metric='euclid' is not known"),
         ({"pool_labels": [0, 1]}, "There are 30 inputs and 2 labels"),
         ({"pool_labels": [9] * 30}, "Labels run from 9 to 9, but there are 4 classes"),
@@ -191,7 +191,7 @@ def test_what_is_refused(vlm, pool, target, classes, change, sentence) -> None: 
 
 
 def test_one_class_tells_nothing(vlm, pool, target, classes) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(BayesVLMError, match="one class only, so epig scores everything zero"):
+    with pytest.raises(BayesVLMError, match="one class only, so epig scores every image zero"):
         select(vlm, pool, target, classes[0], "epig", 2)
     assert len(select(vlm, pool, target, classes[0], "targeted-random", 2)) == 2
 

@@ -99,7 +99,7 @@ def test_the_page_of_another_experiment_is_not_replaced(run: Run, tmp_path: Path
     [
         (("--target", "openmoji-black", "--target", "noto"), "--target='noto' is not known"),
         (("--classes", "insects"), "--classes='insects' is not known"),
-        (("--budgets", "ten"), "--budgets 'ten': whole numbers"),
+        (("--budgets", "ten"), "--budgets 'ten'; expected whole numbers"),
         (("--strategies", "random,magic"), "'magic' is not one of random"),
         (("--gamma", "-1"), "gamma=-1.0; it must be a finite number of at least 0"),
         (("--search", "--beta", "1"), "--search finds gamma and beta"),
@@ -117,7 +117,7 @@ def test_what_is_refused(run: Run, tmp_path: Path, change: tuple[str, ...], sent
 
 def test_what_is_refused_of_other_domains(run: Run) -> None:
     for asked, sentence in (
-        (("--domains", "officehome", "--target", "Photo"), "--target='Photo' is not known; use 'Art' or"),
+        (("--domains", "officehome", "--target", "Photo"), "--target='Photo' is not known; use 'Art', "),
         (("--domains", "officehome", "--classes", "kinds"), "--classes is for the embedded world; officehome has"),
         (("--domains", "office"), "'office' is neither one of world, officehome, imagenet-variants nor a folder"),
         (("--domains", "officehome"), "Office-Home is not in data/officehome; unpack"),

@@ -163,9 +163,9 @@ def test_prompts_of_a_class_become_their_mean(residual: bool) -> None:
         assert torch.allclose(pooled.residual[1], given.residual[[0, 2, 3]].mean(dim=0))
     else:
         assert pooled.residual is None
-    with pytest.raises(BayesVLMError, match=r"groups of sizes \[2, 3, 0\]; 3 are needed, none empty"):
+    with pytest.raises(BayesVLMError, match=r"groups have \[2, 3, 0\] rows; expected 3 groups, none of them empty"):
         given.pooled(torch.tensor([1, 0, 1, 1, 0]), 3)
-    with pytest.raises(BayesVLMError, match="1 are needed"):
+    with pytest.raises(BayesVLMError, match="expected 1 groups"):
         given.pooled(torch.tensor([1, 0, 1, 1, 0]), 1)
 
 

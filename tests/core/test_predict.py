@@ -286,7 +286,7 @@ def test_prediction_reads_off_its_probabilities() -> None:
     assert torch.equal(prediction.labels, probs.argmax(dim=1))
     assert_close(prediction.entropy, -(probs * probs.log()).sum(dim=1), 1e-12)
     assert torch.equal(prediction.moments.variance, given.variance)
-    with pytest.raises(BayesVLMError, match="no entropy split"):
+    with pytest.raises(BayesVLMError, match="its entropy has no parts"):
         _ = prediction.epistemic
 
 

@@ -95,7 +95,7 @@ def test_a_level_is_one_however_it_is_written() -> None:
 @pytest.mark.parametrize(
     ("kind", "level", "said"),
     [
-        ("sepia", 0.5, "kind='sepia' is not known; use 'greyscale' or 'jpeg' or 'blur'"),
+        ("sepia", 0.5, "kind='sepia' is not known; use 'greyscale', 'jpeg' or 'blur'"),
         ("greyscale", 1.1, "for greyscale it is a number from 0 to 1"),
         ("greyscale", float("nan"), "level=nan"),
         ("jpeg", 0, "for jpeg it is a whole number from 1 to 100"),

@@ -119,5 +119,5 @@ def test_what_is_missing_is_said() -> None:
         Methods(vlm).scores(images, labels, classes)
     with pytest.raises(BayesVLMError, match="The method 'TTA' needs views"):
         Methods(vlm).scores(images, labels, classes, ["TTA"])
-    with pytest.raises(BayesVLMError, match="method='best' is not known; use 'plain' or"):
+    with pytest.raises(BayesVLMError, match="method='best' is not known; use 'plain', "):
         Methods(vlm).scores(images, labels, classes, ["best"])  # type: ignore[list-item]

@@ -89,5 +89,5 @@ def test_the_whole_world_s_halves_share_no_concept() -> None:
 
 
 def test_a_style_that_was_trained_on_is_no_target(vlm: BayesVLM) -> None:
-    with pytest.raises(BayesVLMError, match="target='noto' is not known; use 'emojione-colour' or"):
+    with pytest.raises(BayesVLMError, match="target='noto' is not known; use 'emojione-colour', "):
         world_task(Encoder(vlm), "noto", GROUP)

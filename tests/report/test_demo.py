@@ -364,13 +364,13 @@ def test_cards(page: Page) -> None:
     assert [answer.right for answer in unknown.answers] == [None, None, None]
     assert "Without a posterior: dog, 71%" in known.note
     assert "more uncertain than 83% of the validation images'" in known.note
-    assert "Of 2.00 nats of doubt about the name, more data could resolve 25%." in known.note
+    assert "More data could resolve 25% of the 2.00 nats of doubt about the name." in known.note
     assert known.image.size == (64, 64)
 
 
 def test_an_answer_without_any_doubt() -> None:
     (gallery,) = blocks(undrawn(make(examples=[replace(example(), epistemic=0.0, entropy=0.0)])), Gallery)
-    assert "there is no doubt left" in gallery.cards[0].note
+    assert "There is no doubt left" in gallery.cards[0].note
 
 
 def test_the_next_commands_are_shown(page: Page) -> None:

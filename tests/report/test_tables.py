@@ -83,5 +83,5 @@ def test_nothing_to_tabulate() -> None:
 
 
 def test_unknown_format(results: list[Result]) -> None:
-    with pytest.raises(BayesVLMError, match="kind='html' is not known; use 'md' or 'latex' or 'csv'"):
+    with pytest.raises(BayesVLMError, match="kind='html' is not known; use 'md', 'latex' or 'csv'"):
         render_table(results, "html")  # type: ignore[arg-type]

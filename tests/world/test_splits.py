@@ -283,7 +283,7 @@ def test_load_gives_what_lies_in_the_shards(items: list[Item], unseen: Split, ne
 
 @pytest.mark.parametrize("name", ["nonsense", "test", "", "emoji/train", None])
 def test_a_split_nobody_knows(name: str) -> None:
-    with pytest.raises(BayesVLMError, match=rf"^split={name!r} is not known; use 'train' or .* or 'flags'\.$"):
+    with pytest.raises(BayesVLMError, match=rf"^split={name!r} is not known; use 'train', .* or 'flags'\.$"):
         load(name)
 
 
@@ -333,7 +333,7 @@ def test_no_half_of_what_is_trained_on(new_drawing: Split) -> None:
 
 
 def test_a_group_nobody_knows(new_drawing: Split) -> None:
-    with pytest.raises(BayesVLMError, match="group='food' is not known; use 'smileys-emotion' or"):
+    with pytest.raises(BayesVLMError, match="group='food' is not known; use 'smileys-emotion', "):
         new_drawing.group("food")
 
 

@@ -68,8 +68,8 @@ class OnlineLaplace:
         """The posterior as it is, before any labelled image."""
         if not isinstance(start, Posterior):
             raise BayesVLMError(
-                f"Online steps add to the Kronecker factors, and there are none: this model {start.WHY}; use another "
-                "strategy."
+                f"Online steps add to the Kronecker factors, and there are none: this model {start.WHY}, or use "
+                "another strategy."
             )
         if start.structure != "damped":
             raise BayesVLMError(

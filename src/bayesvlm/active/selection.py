@@ -142,7 +142,9 @@ def rank(
     if len(target) == 0:
         raise BayesVLMError("The target has no images; give at least one, without labels.")
     if len(texts) < 2 and not strategy.endswith("random"):
-        raise BayesVLMError(f"There is one class only, so {strategy} scores everything zero; use random.")
+        raise BayesVLMError(
+            f"There is one class only, so {strategy} scores every image zero; name two classes or more, or use random."
+        )
     labels = None if pool_labels is None else label_indices(pool_labels, names, len(pool), len(texts))
     generator = torch.Generator().manual_seed(seed)
     if strategy == "epig":

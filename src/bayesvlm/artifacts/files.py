@@ -82,7 +82,7 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
     except FileNotFoundError:
         raise BayesVLMError(f"{path} does not exist; a saved posterior needs it, copy the whole folder.") from None
     except OSError as error:
-        raise BayesVLMError(f"{path} cannot be read: {error.strerror}.") from None
+        raise BayesVLMError(f"{path} cannot be read: {error.strerror}; check that it is a file you may read.") from None
     # A safetensors file begins with the length of its head, whose first byte may be anything, and then a brace.
     if head[:4] == b"PK\x03\x04" or (head[:1] == b"\x80" and head[8:] != b"{"):
         raise BayesVLMError(

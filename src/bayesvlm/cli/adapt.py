@@ -33,7 +33,10 @@ def adapt(
     ] = WORLD,
     classes: Annotated[
         str | None,
-        typer.Option(help="Classes of the world: kinds (Unicode groups), GROUP, or GROUP/kinds. [default: kinds]"),
+        typer.Option(
+            help="Classes of the embedded world: kinds (its eight groups), a group such as food-drink (its concepts), "
+            "or food-drink/kinds (its subgroups). [default: kinds]"
+        ),
     ] = None,
     strategies: Annotated[str, typer.Option(help="Strategies to compare, separated by commas, or all.")] = "all",
     budgets: Annotated[
@@ -42,8 +45,10 @@ def adapt(
     seeds: Annotated[int, typer.Option(min=1, help="How often each strategy is repeated.")] = 5,
     lr: Annotated[float, typer.Option("--lr", help="Learning rate of the fine-tuning.")] = 1e-4,
     epochs: Annotated[int, typer.Option(help="Epochs of fine-tuning; the best one is kept.")] = 100,
-    gamma: Annotated[float | None, typer.Option(help="Learning rate of EPIG's online steps.")] = None,
-    beta: Annotated[float | None, typer.Option(help="Weight of a chosen image in EPIG's online steps.")] = None,
+    gamma: Annotated[float | None, typer.Option(help="Learning rate of EPIG's online steps. [default: 0.001]")] = None,
+    beta: Annotated[
+        float | None, typer.Option(help="Weight of a chosen image in EPIG's online steps. [default: 100]")
+    ] = None,
     search: Annotated[bool, typer.Option("--search", help="Find EPIG's gamma and beta on validation images.")] = False,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the runs and the page.")] = Path("adaptation"),
     template: Annotated[
@@ -205,7 +210,7 @@ def _budgets(listed: str) -> tuple[int, ...]:
     except ValueError:
         found = []
     if not found or found[0] < 1:
-        raise BayesVLMError(f"--budgets {listed!r}: whole numbers of at least 1, separated by commas, such as 50,100.")
+        raise BayesVLMError(f"--budgets {listed!r}; expected whole numbers of at least 1, with commas, such as 50,100.")
     return tuple(found)
 
 

@@ -17,13 +17,16 @@ if TYPE_CHECKING:
     from bayesvlm.core.predict import Prediction
 
 _NATS = ("entropy", "epistemic", "aleatoric")
-_SPLIT = "entropy = epistemic + aleatoric, in nats: draws of the parameters say which share of it is which"
+_SPLIT = "entropy = epistemic + aleatoric, in nats: the shares come from draws of the parameters"
 SHOWN = 10  # of the answers that go to a file, on the terminal
 
 
 def classify(
     posterior: Annotated[
-        str, typer.Argument(help="A saved posterior (folder or Hub id), or a model that brings its variances.")
+        str,
+        typer.Argument(
+            help="A saved posterior (folder or Hub id), an embedded model, or one with variances of its own (ProLIP)."
+        ),
     ],
     images: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
     classes: Annotated[str | None, typer.Option("--classes", help="Class names, separated by commas.")] = None,
@@ -53,8 +56,8 @@ def classify(
 
     For each image: the most probable class, its probability (for SigLIP also that of the label alone), its cosine with
     a credible interval, and in nats the entropy of the prediction in two parts: epistemic, what more data on the model
-    would resolve, and aleatoric, what it would not. Draws of the model's parameters say which share is which; --json
-    has their own entropy too.
+    would resolve, and aleatoric, what it would not. The shares come from draws of the model's parameters; --json has
+    the entropy of the draws too.
 
     With --out the answers are written as they come, and the first ten are shown. Features are kept, so that other class
     names, or the same command after an interruption, encode nothing again.
@@ -88,7 +91,7 @@ def classify(
             f"{skipped.beside}."
         )
     if link is not None and method != "probcosine":
-        raise BayesVLMError(f"--link {link} goes with --method probcosine; {method} has none.")
+        raise BayesVLMError(f"--link {link} goes with --method probcosine; leave it out for {method}.")
     vlm = BayesVLM.from_pretrained(posterior, model=model, device=device, strict=strict)
     if link is not None:
         vlm = vlm.replace(link=link)  # type: ignore[arg-type]
@@ -116,7 +119,7 @@ def classify(
                 seen += batch.seen
                 advance(batch.seen)
             if not answered:
-                raise BayesVLMError(f"None of the {len(paths)} image(s) could be read.")
+                raise BayesVLMError(f"None of the {len(paths)} image(s) could be read; the reasons are above.")
     except KeyboardInterrupt:
         where = f" and their answers are in {answers.partial}" if answers and answered else ""
         kept = f"{seen} of {len(paths)} images are done{where}; give the same command again to go on from there"

@@ -57,7 +57,7 @@ def convert(
         saved.save(out)
     traces = {t: {"A": float(factors[t].A.trace()), "B": float(factors[t].B.trace())} for t in TOWERS}
     text = [f"{t}: trace of A {traces[t]['A']:.8g}, trace of B {traces[t]['B']:.7g}, lam {lam[t]:.6g}" for t in TOWERS]
-    tied = f"tied to {model}" if model else "not tied to any weights: pass the model when using it"
+    tied = f"tied to {model}" if model else "not tied to any weights: name the model with --model when using it"
     emit(
         {"posterior": str(out), "traces": traces, "lam": lam, "model": model},
         [*text, f"saved to {out}, {tied}"],

@@ -15,7 +15,9 @@ from bayesvlm.cli.output import emit, remark, table
 
 def demo(
     context: typer.Context,
-    model: Annotated[str, typer.Option(help="An embedded model, or any model that can read emoji.")] = "emoji-clip",
+    model: Annotated[
+        str, typer.Option(help="An embedded model, or any other CLIP or SigLIP: Hub id or folder.")
+    ] = "emoji-clip",
     out: Annotated[Path, typer.Option("--out", help="Folder for the report, the numbers and the posterior.")] = Path(
         "demo"
     ),

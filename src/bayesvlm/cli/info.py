@@ -26,7 +26,7 @@ def info(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show what a saved posterior holds: sizes, traces, spectra, settings, and lam under each objective.
+    """Show what a saved posterior holds: sizes, traces, spectra, settings, and the best prior precision lam.
 
     Example:
 
@@ -87,8 +87,8 @@ def _tower(factors: KroneckerFactors, norm_squared: float | None, lam: float) ->
         source = "implied by lam at tau = 1 under the official objective"
         if norm_squared <= 0:
             raise BayesVLMError(
-                f"The posterior does not record |W|^2, and its lam = {lam:g} implies none ({norm_squared:.3g}); "
-                "give --image-norm-squared and --text-norm-squared."
+                f"The posterior does not record |W|^2, the sum of a projection's squared weights, and its lam = "
+                f"{lam:g} would make it {norm_squared:.3g}; give --image-norm-squared and --text-norm-squared."
             )
     return {
         "pairs": factors.n,
@@ -144,6 +144,6 @@ def _lam_tables(towers: dict[str, Any]) -> list[Any]:
     norms = ", ".join(f"{tower} {towers[tower]['weight_norm_squared']:.6g}" for tower in towers)
     sources = {towers[tower]["weight_norm_squared_source"] for tower in towers}
     return [
-        table("lam that maximises the evidence", ["", *towers], rows),
+        table("lam that maximises the evidence (official: as the authors released it)", ["", *towers], rows),
         f"for |W|^2 = {norms} ({'; '.join(sorted(sources))})",
     ]

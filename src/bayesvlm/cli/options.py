@@ -13,7 +13,7 @@ StrictPosterior = Annotated[
     bool,
     typer.Option(
         "--strict",
-        help="Stop at the first image that cannot be used, and at a posterior whose encoder has changed since.",
+        help="Stop at the first image that cannot be used, and at a posterior made with another encoder.",
     ),
 ]
 Model = Annotated[
@@ -24,7 +24,9 @@ Device = Annotated[
     str | None, typer.Option("--device", help="Where to compute: cpu, cuda, cuda:1. [default: cuda if there is one]")
 ]
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder for the saved posterior.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there; otherwise it is refused.")]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace an earlier result; without it the command stops instead.")
+]
 Template = Annotated[str, typer.Option("--template", help="The prompt, with {c} for the class name.")]
 Root = Annotated[
     Path | None, typer.Option("--root", help="Folder of the known sets. [default: $BAYESVLM_DATA, else ./data]")

@@ -31,7 +31,8 @@ def reproduce(
     pairs: Annotated[
         list[str] | None,
         typer.Option(
-            "--pairs", help="Image-text pairs, a folder or OWNER/NAME:SPLIT: the training data, then a proxy for it."
+            "--pairs",
+            help="Image-text pairs, a folder or OWNER/NAME:SPLIT; repeatable: the training data, then a proxy for it.",
         ),
     ] = None,
     validation: Annotated[str | None, typer.Option(help="A labelled set to find tau and the temperature on.")] = None,
@@ -59,7 +60,7 @@ def reproduce(
     """Run a table or figure of the paper, or all of them: ours beside the printed values, and what holds.
 
     By default on the embedded world, where small models of emoji stand for the paper's. Each item is kept as NAME.json
-    and not run again from the same inputs, so an interrupted run goes on; what it came to on other models or data is
+    and not run again from the same inputs, so an interrupted run goes on; a result from other models or data is
     replaced with --overwrite only. `all` ends in one page to read.
 
     Examples:

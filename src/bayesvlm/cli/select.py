@@ -59,7 +59,7 @@ def select(
     """Choose what to label: the images of a pool that tell most about a target.
 
     Writes them in the order they were chosen, each with its score (in nats; for targeted strategies that of the target
-    image it was chosen for) and what the model takes it for.
+    image it was chosen for) and the class that the model would give it.
 
     Examples:
 

@@ -31,7 +31,8 @@ def tune(
 ) -> None:
     """Choose the pseudo-data count tau by the negative log predictive density on labelled images.
 
-    lam is solved by the evidence at each tau. The grid is log-spaced from 0.01 to 10,000, then refined.
+    At each tau the prior precision lam is the one that maximises the evidence. The grid of taus is log-spaced from 0.01
+    to 10,000, then refined.
 
     Examples:
 

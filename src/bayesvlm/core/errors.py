@@ -37,4 +37,6 @@ def check_count(name: str, value: object) -> int:
 def check_choice(name: str, value: object, known: tuple[str, ...]) -> None:
     """Refuse a `value` that is not one of the `known` words."""
     if value not in known:
-        raise BayesVLMError(f"{name}={value!r} is not known; use {' or '.join(map(repr, known))}.")
+        *others, last = map(repr, known)
+        listed = f"{', '.join(others)} or {last}" if others else last
+        raise BayesVLMError(f"{name}={value!r} is not known; use {listed}.")

@@ -72,7 +72,7 @@ class Evidence:
         check_choice("objective", self.objective, get_args(Objective))
         if self.objective == "official" and self.structure == "exact":
             raise BayesVLMError(
-                "objective='official' exists for structure='damped' only: the authors had no exact one."
+                "objective='official' exists for structure='damped' only; use 'evidence' for an exact posterior."
             )
         for name, values in (("alpha", self.alpha), ("beta", self.beta)):
             if not bool((torch.isfinite(values) & (values >= 0)).all()):

@@ -89,7 +89,7 @@ class Features:
         group = group.to(self.activations.device)
         sizes = torch.bincount(group, minlength=count)
         if len(sizes) > count or not bool(sizes.all()):
-            raise BayesVLMError(f"The rows belong to groups of sizes {sizes.tolist()}; {count} are needed, none empty.")
+            raise BayesVLMError(f"The groups have {sizes.tolist()} rows; expected {count} groups, none of them empty.")
 
         def mean(rows: Tensor) -> Tensor:
             return rows.new_zeros(count, rows.shape[1]).index_add_(0, group, rows) / sizes[:, None]

@@ -25,7 +25,7 @@ class FrozenDict(dict[K, V]):
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise BayesVLMError(
             f"{brief(self)} is read-only, because what was computed from it would stay as it was; vlm.replace(...) "
-            "returns a new BayesVLM with other settings, dict(...) of this a copy to change."
+            "returns a new BayesVLM with other settings, and dict(...) of this is a copy that can be changed."
         )
 
     __setitem__ = __delitem__ = __ior__ = update = pop = popitem = clear = setdefault = _refuse

@@ -68,7 +68,9 @@ class Posterior:
     def shape(self) -> Shape:
         """R, with Cov[g(x)] = a(x) R: Bt^-1, or its diagonal. Damped only."""
         if self.structure != "damped":
-            raise BayesVLMError("An exact posterior has no shared covariance shape; every input has its own spectrum.")
+            raise BayesVLMError(
+                "An exact posterior has no covariance shape that all inputs share; use structure='damped'."
+            )
         spectrum = 1 / self._damped_B
         if self.covariance == "full":
             return Shape(self._cast(spectrum), self._cast(self._U_B))

@@ -152,7 +152,9 @@ class Prediction:
         """Over the parameter draws alone: their average `.probs`, its entropy `.total`, and that in its two parts, the
         expected entropy `.aleatoric` and the mutual information `.epistemic`, in nats."""
         if self.draw is None:
-            raise BayesVLMError("This prediction was made without a posterior to draw from; it has no entropy split.")
+            raise BayesVLMError(
+                "This prediction was made without a posterior to draw from, so its entropy has no parts; fit one."
+            )
         return self.draw if isinstance(self.draw, EntropySplit) else self.draw()
 
 

@@ -27,7 +27,9 @@ def load_table(source: str, split: str | None) -> Any:
         ) from None
     folder = Path(source)
     if not folder.is_dir() and split is None:
-        raise BayesVLMError(f"The data set {source!r} needs a split, such as 'train'; say which with split.")
+        raise BayesVLMError(
+            f"The data set {source!r} needs a split, such as 'train'; say which with split=... or --split."
+        )
     try:
         if is_saved_dataset(folder):
             loaded = load_from_disk(source)

@@ -63,8 +63,8 @@ def named_pairs(name: str, root: str | Path | None = None) -> PairSet:
     if all(part in SPLITS for part in parts):
         if Path(name).is_dir():
             raise BayesVLMError(
-                f"{name!r} is of the embedded world and a folder here; write ./{name} for the folder, or go where "
-                "there is none."
+                f"{name!r} is a split of the embedded world and a folder here; write ./{name} for the folder, or run "
+                "the command where there is no such folder."
             )
         return WorldPairs(tuple(map(load, parts)))
     if folder := _folder(name, root):

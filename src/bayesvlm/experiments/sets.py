@@ -19,8 +19,8 @@ def open_set(
     if name in SPLITS:
         if Path(name).is_dir():
             raise BayesVLMError(
-                f"{name!r} is a split of the embedded world and a folder here; write ./{name} for the folder, or go "
-                "where there is none."
+                f"{name!r} is a split of the embedded world and a folder here; write ./{name} for the folder, or run "
+                "the command where there is no such folder."
             )
         return load(name)
     bare = name.partition(":")[0]

@@ -20,7 +20,7 @@ from huggingface_hub.errors import (
 from safetensors import SafetensorError, safe_open
 
 from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.embedded import embedded_model
+from bayesvlm.embedded import embedded_model, embedded_names
 from bayesvlm.models.adapter import Adapter
 from bayesvlm.models.clip import CLIPAdapter
 from bayesvlm.models.huggingface import HuggingFaceAdapter
@@ -124,7 +124,7 @@ def resolve_device(device: str | torch.device | None) -> torch.device:
         torch.empty(0, device=chosen)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise BayesVLMError(
-            f"The device {str(device)!r} cannot be used here ({brief(error)}); try 'cpu', or None to choose."
+            f"The device {str(device)!r} cannot be used here ({brief(error)}); try 'cpu', or leave it out."
         ) from error
     return chosen
 
@@ -194,6 +194,7 @@ def _open_clip_snapshot(name: str, revision: str | None) -> Path:
 
 def _download(name: str, revision: str | None, files: Sequence[str] = _FILES) -> Path:
     """The snapshot of a Hub repository in the local cache, without the pickles and other frameworks' weights."""
+    known = "" if "/" in name else f" (embedded are {', '.join(embedded_names())})"
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=list(files)))
     except HFValidationError as error:
@@ -211,12 +212,12 @@ def _download(name: str, revision: str | None, files: Sequence[str] = _FILES) ->
     except LocalEntryNotFoundError as error:
         raise BayesVLMError(
             f"The model {name!r} is not a folder here, not in the local cache, and the Hub could not be reached; "
-            "check the spelling, connect (and unset HF_HUB_OFFLINE), or pass a folder that holds it."
+            f"check the spelling{known}, connect (and unset HF_HUB_OFFLINE), or pass a folder that holds it."
         ) from error
     except HfHubHTTPError as error:
         raise BayesVLMError(
             f"The Hub did not hand over the model {name!r} ({brief(error)}); "
-            "check the spelling, or log in with `hf auth login` if it is private."
+            f"check the spelling{known}, or log in with `hf auth login` if it is private."
         ) from error
 
 
@@ -233,7 +234,9 @@ def _family(folder: Path) -> type[HuggingFaceAdapter]:
     """The adapter for the checkpoint's model_type, once the files it needs are known to be there."""
     path = folder / "config.json"
     if not path.is_file():
-        raise BayesVLMError(f"The folder {str(folder)!r} holds no config.json; pass the folder of a saved model.")
+        raise BayesVLMError(
+            f"The folder {str(folder)!r} holds no config.json; pass that of a saved model or posterior."
+        )
     try:
         model_type = json.loads(path.read_text(encoding="utf-8")).get("model_type")
     except (ValueError, AttributeError) as error:

@@ -107,7 +107,7 @@ def _blocks(
             Plot(
                 quadrants(task, answers, classes),
                 "**Error against entropy** before and after, with the share of answers in each quarter. Top left: far "
-                "from right, and saying little of it.",
+                "from right, yet with little entropy.",
                 "Two-dimensional histograms of error and entropy before and after fine-tuning.",
                 quadrants(task, answers, classes, width=NARROW),
             )

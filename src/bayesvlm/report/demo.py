@@ -151,8 +151,8 @@ def demo_page(demo: Demo, folder: str | Path = "demo") -> Page:
                 Text(
                     "Chosen by rule, not by hand. Bars are Bayesian probabilities among the "
                     f"{demo.sets['new-drawing'].classes:,} names that were trained on; lines are cosines with their "
-                    "95 % intervals. Doubt is the entropy of the probabilities; which share of it more data could "
-                    "resolve, draws of the model's parameters tell."
+                    "95 % intervals. Doubt is the entropy of the probabilities; draws of the model's parameters "
+                    "tell which share of it more data could resolve."
                 ),
                 Gallery([_card(example) for example in demo.examples]),
             ],
@@ -357,10 +357,10 @@ def _card(example: Example) -> Card:
         "the validation images'. "
     )
     if example.entropy < _CERTAIN:
-        note += "About the name there is no doubt left."
+        note += "There is no doubt left about the name."
     else:
         note += (
-            f"Of {example.entropy:.2f} nats of doubt about the name, more data could resolve "
-            f"{example.epistemic / example.entropy:.0%}."
+            f"More data could resolve {example.epistemic / example.entropy:.0%} of the {example.entropy:.2f} nats of "
+            "doubt about the name."
         )
     return Card(Image.open(BytesIO(example.image)).convert("RGB"), example.title, subtitle, answers, note)

@@ -108,7 +108,7 @@ def zero_shot_page(results: Sequence[Result], command: str = "") -> Page:
                     plot(
                         "quadrants",
                         "**Error against entropy**, with the share of answers in each quarter. Top left: far from "
-                        "right, and saying little of it.",
+                        "right, yet with little entropy.",
                         "Two-dimensional histograms of error and entropy.",
                     ),
                 ],
@@ -130,7 +130,7 @@ def lead(results: Sequence[Result]) -> str:
     return (
         f"{len(methods)} ways to predict ({', '.join(methods)}) from the same features, on "
         f"{len({result.data for result in results})} labelled sets. Bold in the tables: not worse than the best "
-        f"(paired t-test over the images, p = {LEVEL}; of ECE the smallest)."
+        f"(paired t-test over the images, p = {LEVEL}; for ECE the smallest)."
     )
 
 
@@ -163,7 +163,7 @@ def overconfident(results: Sequence[Result]) -> str:
             shares.append(f"{name} {float(share):.0%}")
         parts.append(f"{result.data}: {', '.join(shares)}")
     return (
-        "Answers far from right that say little of it (error above 1/2 at less than half of the largest entropy, top "
+        "Answers far from right, yet with little entropy (error above 1/2 at less than half of the largest, top "
         f"left in the last figure): {'; '.join(parts)}."
     )
 

@@ -133,7 +133,7 @@ def test_the_fingerprint_knows_the_captions_and_the_files(folder: Path) -> None:
         ("captions.csv", "image,caption\na.png\n", "lists no pairs .1 without an image or a caption"),
         ("captions.csv", "image,caption\na.png,first, with comma\n", "more fields .* with a comma in double quotes"),
         ("captions.csv", "image;caption\na.png;one; two\n", "more fields than .* with a semicolon in double quotes"),
-        ("captions.tsv", "image\tcaption\na.png\tone\ttwo\n", "more fields than .*; take its tabs away"),
+        ("captions.tsv", "image\tcaption\na.png\tone\ttwo\n", "more fields than .*; remove its tabs"),
         ("captions.jsonl", '{"image": "a.png"', "line 1 is not json"),
         ("captions.jsonl", "[1]\n", "line 1 is a list"),
         ("captions.jsonl", '{"image": "a.png", "caption": 3}\n', "'caption' must be text, got 3; put it in quotes"),

@@ -184,7 +184,7 @@ _ENTRIES = (
         test="val",
         terms="ImageNet's, non-commercial research",
         subset_of="imagenet",
-        get="write the names of the images you choose to {folder}.txt, one a line",
+        get="write the names of the images you choose to {folder}.txt, one per line",
     ),
     Known(
         name="imagenet-a",

@@ -1,7 +1,7 @@
 """Labelled images in webdataset shards, laid out as CLIP-benchmark publishes its data sets.
 
 classnames.txt                              one class a line; a label is an index into it
-zeroshot_classification_templates.txt       one prompt a line, with {c} for the class
+zeroshot_classification_templates.txt       one prompt per line, with {c} for the class
 SPLIT/nshards.txt                           how many shards the split has
 SPLIT/0.tar, SPLIT/1.tar ... or .tar.gz     KEY.webp (or .jpg, .png), KEY.cls, and maybe KEY.txt, the caption
 """
@@ -47,9 +47,9 @@ class LabelledShards:
             strict: a shard or image that cannot be read is an error, not skipped.
         """
         folder = Path(folder)
-        classes = _lines(folder / "classnames.txt", "one class name a line")
+        classes = _lines(folder / "classnames.txt", "one class name per line")
         templates = _lines(
-            folder / "zeroshot_classification_templates.txt", "one prompt a line, with {c} for the class"
+            folder / "zeroshot_classification_templates.txt", "one prompt per line, with {c} for the class"
         )
         if not (folder / split).is_dir():
             splits = sorted(path.parent.name for path in folder.glob("*/nshards.txt"))

@@ -39,7 +39,7 @@ class Subset:
         missing = next((plain for plain in wanted if plain not in chosen), None)
         if missing is not None:
             raise BayesVLMError(
-                f"{file} names {wanted[missing]!r}, which {whole.name} has not; names are file names or keys of shards."
+                f"{file} names {wanted[missing]!r}, which {whole.name} does not have; use file names or keys of shards."
             )
         present = sorted({sample.label for sample in chosen.values()})
         places = {label: index for index, label in enumerate(present)}

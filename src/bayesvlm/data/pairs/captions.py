@@ -82,7 +82,8 @@ def choose_column(columns: Sequence[str], wanted: str | None, known: Sequence[st
     found = wanted or next((name for name in names if name.strip().lower() in known), None)
     if found is None:
         raise BayesVLMError(
-            f"{source} has the columns {', '.join(map(repr, names))}; one of them must be called {' or '.join(known)}."
+            f"{source} has the columns {', '.join(map(repr, names))}; one of them must be called {' or '.join(known)}, "
+            "or be named (--image-column, --text-column)."
         )
     return found
 
@@ -135,7 +136,7 @@ def _csv_rows(file: Path) -> Sequence[Mapping[str, str]]:
         raise BayesVLMError(f"The captions file {file} is not readable: {error}; look at its quotes.") from None
     for number, row in enumerate(rows, start=1):
         if "" in row:
-            mend = f"put captions with a {_DELIMITERS[delimiter]} in double quotes" if quoted else "take its tabs away"
+            mend = f"put captions with a {_DELIMITERS[delimiter]} in double quotes" if quoted else "remove its tabs"
             raise BayesVLMError(
                 f"{file}, entry {number} has more fields than there are columns (from {row['']!r} on); {mend}."
             )

@@ -90,7 +90,9 @@ class PairDataset:
         skipped = SkippedImages(strict)
         pairs = in_rounds(_captions(dataset, text, name, skipped), captions_per_image)
         if not pairs:
-            raise BayesVLMError(f"{name} holds no captions in its column {text!r}; name another with text_column.")
+            raise BayesVLMError(
+                f"{name} holds no captions in its column {text!r}; name another with text_column=... or --text-column."
+            )
         return cls(name, _undecoded(dataset, image, name), image, tuple(pairs), batch_size, skipped)
 
     @property
@@ -126,7 +128,7 @@ def _captions(dataset: Any, column: str, name: str, skipped: SkippedImages) -> I
             if not isinstance(caption, str | None):
                 raise BayesVLMError(
                     f"{where}: the column {column!r} holds {type(caption).__name__}, not text; name the column of the "
-                    "captions with text_column."
+                    "captions with text_column=... or --text-column."
                 )
         said = [(caption or "").strip() for caption in captions]
         if not any(said):

@@ -65,7 +65,8 @@ def _kind(
     if not folder.is_dir():
         if split is None or folder.exists() or not _HUB_ID.fullmatch(str(source)):
             raise BayesVLMError(
-                f"{source} is not a folder; give one with pairs, or OWNER/NAME of a data set on the Hub with a split."
+                f"{source} is not a folder; give one with pairs, or OWNER/NAME of a data set on the Hub with "
+                "its split (split=... or --split)."
             )
         return "data set"
     if find_captions_file(folder):

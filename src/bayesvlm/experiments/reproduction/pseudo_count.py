@@ -105,7 +105,7 @@ def search(lab: Lab) -> Finding:
             "The grid goes from 0.01 to 10,000, equally spaced in the logarithm, with a search around its best point; "
             "the paper's, which the claim is about, goes from 1 to 200, and its ends are tried too. lam follows tau "
             "by the evidence at every point.",
-            f"Of the printed curves: {published_curves(SEARCH)['oddities']}",
+            f"About the printed curves: {published_curves(SEARCH)['oddities']}",
         ],
     )
 
