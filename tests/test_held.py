@@ -91,8 +91,9 @@ def test_a_prediction_shows_its_first_answers() -> None:
 def test_what_is_seen_is_not_set(name: str) -> None:
     vlm = projections()
     before = predict(vlm).probs
-    with pytest.raises(BayesVLMError, match=rf"vlm\.{name} is read-only, .* vlm\.replace\("):
+    with pytest.raises(BayesVLMError, match=rf"vlm\.{name} is read-only, .* vlm\.replace\(") as refused:
         setattr(vlm, name, Settings(tau=50.0))
+    assert isinstance(refused.value, AttributeError), "as with other objects that are read-only"
     assert vlm.tau == 1.0
     assert torch.equal(predict(vlm).probs, before)
 
@@ -165,6 +166,13 @@ def test_a_prediction_of_an_encoder_leaves_the_encoder(clip: Path) -> None:
     prediction = vlm.classify([Image.new("RGB", (32, 32), "red")], ["red", "blue"])
     assert "Adapter" not in str(pickle.dumps(prediction))
     torch.testing.assert_close(pickle.loads(pickle.dumps(prediction)).epistemic, prediction.epistemic)
+
+
+@pytest.mark.parametrize("save", [save_tiny_clip, save_tiny_siglip])
+def test_a_model_with_its_encoder_pickles(save: Callable[[Path], Path], tmp_path: Path) -> None:
+    vlm = BayesVLM.from_pretrained(save(tmp_path / "model"))
+    again, image = pickle.loads(pickle.dumps(vlm)), Image.new("RGB", (90, 60), "red")
+    torch.testing.assert_close(again.plain([image], ["red", "blue"]), vlm.plain([image], ["red", "blue"]))
 
 
 def test_a_model_from_projections_pickles() -> None:

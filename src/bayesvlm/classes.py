@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.core.errors import BayesVLMError, BayesVLMWarning
 from bayesvlm.core.features import Features
 
 
@@ -45,6 +45,7 @@ def warn_of_one_class(classes: Sequence[str] | Features, each_by_itself: bool, s
         warnings.warn(
             f"There is one class only, so its probability is always 1 and says nothing: name what else an input could "
             f"be{instead}.",
+            BayesVLMWarning,
             stacklevel=stacklevel + 1,
         )
 

@@ -23,7 +23,7 @@ from bayesvlm.classes import class_names, label_indices, warn_of_one_class
 from bayesvlm.core.contrast import DEFAULT_MEMORY, Precision
 from bayesvlm.core.cosine import CosineMoments, prob_cosine
 from bayesvlm.core.embeddings import GaussianEmbeddings
-from bayesvlm.core.errors import BayesVLMError, BayesVLMWarning, check_choice
+from bayesvlm.core.errors import BayesVLMError, BayesVLMWarning, ReadOnlyError, check_choice
 from bayesvlm.core.estimation import TOWERS, FactorEstimator, Loss, Normalise, Tower, best_lams
 from bayesvlm.core.evidence import Structure
 from bayesvlm.core.factors import KroneckerFactors
@@ -134,7 +134,7 @@ class BayesVLM:
         self.__dict__.update(state)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise BayesVLMError(
+        raise ReadOnlyError(
             f"vlm.{name} is read-only, because what was computed from it would stay as it was; "
             "vlm.replace(tau=..., lam=..., structure=..., covariance=..., link=...) returns a new BayesVLM with other "
             "settings, from_pretrained and from_projections one with other weights."

@@ -6,6 +6,7 @@ import csv
 import json
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from io import BytesIO
 from itertools import count
 from pathlib import Path
@@ -13,9 +14,10 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from bayesvlm import world
+from bayesvlm import BayesVLMError, world
 from bayesvlm.artifacts.locks import lock_file
 from bayesvlm.cli import main
+from bayesvlm.cli.answers import AnswerFile
 from bayesvlm.experiments import image_files
 from bayesvlm.models.adapter import Adapter
 
@@ -129,6 +131,19 @@ def test_what_another_question_left_unfinished_stays(run: Run, encoded: Encoded)
     left = partial.read_bytes()
     assert run("--classes", "bus,train", "-o", "answers.csv")[0] == 0
     assert partial.read_bytes() == left
+
+
+def test_two_questions_at_once_do_not_replace_each_other_s_answers(tmp_path: Path) -> None:
+    out = tmp_path / "answers.jsonl"
+    first, second = (AnswerFile(out, {"question": number}, overwrite=False) for number in (1, 2))
+    with ExitStack() as still_open:
+        still_open.enter_context(pytest.raises(BayesVLMError, match="is there already"))
+        still_open.enter_context(first.open())
+        first.add([{"image": "of the first"}])
+        with second.open():
+            second.add([{"image": "of the second"}])
+    assert "of the second" in out.read_text()
+    assert "of the first" in first.partial.read_text(), "nothing is lost"
 
 
 def test_the_name_of_the_file_decides_its_form(run: Run) -> None:

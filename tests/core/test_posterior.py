@@ -186,7 +186,7 @@ def test_names_and_sizes_are_checked() -> None:
         posterior("damped", "low-rank")
     with pytest.raises(BayesVLMError, match=r"\(4, 3\), this one has \(5, 3\)"):
         Posterior(Projection(normal(3, 4, seed=0), normal(3, seed=1)), posterior().factors, 1.0, 1.0)
-    with pytest.raises(BayesVLMError, match="no shared covariance"):
+    with pytest.raises(BayesVLMError, match="no covariance shape that all inputs share"):
         _ = posterior("exact").shape
 
 

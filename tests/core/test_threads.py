@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -45,3 +46,15 @@ def test_parts_in_order_each_in_one_thread(operations: float, most: int) -> None
     assert {threads for _, threads in found} == {1}, "no operation is split further"
     assert 1 <= len(seen) <= most
     assert in_threads(work, [], operations) == []
+
+
+def test_two_at_once_leave_the_setting_as_it_was() -> None:
+    """One begins, the other begins, the first ends, the second ends: each in a thread of its own."""
+    first, second = threads_for(0), threads_for(0)
+    steps = (first.__enter__, second.__enter__, lambda: first.__exit__(None, None, None))
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
+        for worker, step in zip((one, other, one), steps, strict=True):
+            worker.submit(step).result()
+        other.submit(second.__exit__, None, None, None).result()
+    with ThreadPoolExecutor(1) as later:
+        assert later.submit(torch.get_num_threads).result() == 4

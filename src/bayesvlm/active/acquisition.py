@@ -17,8 +17,8 @@ until that adds up to `NEGLIGIBLE` nats.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -58,35 +58,42 @@ def epig(pool: Tensor, target: Tensor) -> Tensor:  # [S, N, C], [S, M, C] -> [N]
     rows.div_(len(pool))
     columns, column_share, _ = _centred_ratios(target)  # [Q, S], [Q]
     weight = column_share / target.shape[1]
-    width = max(1, min(len(columns), 2048))
-    height = max(1, TILE // width)
-    bands = [_Band(part, columns, weight, width) for part in torch.split(rows, height)] if len(rows) else []
-    operations = 2.0 * rows.numel() * len(columns) if rows.device.type == "cpu" else 0.0
-    gained = in_threads(_Band.gained, bands, operations)
-    told = row_share * torch.cat([row_share[:0], *gained])
+    bands = _Bands(rows, columns, weight)
+    told = row_share * bands.gained()
     scores = row_share.new_zeros(pool.shape[1]).index_add_(0, owner, told)
     return _bounded(scores, entropy(pool.mean(dim=0)))
 
 
-class _Band(NamedTuple):
-    """Some labels of pool items against all labels of targets."""
+class _Bands:
+    """All labels of pool items against all labels of targets, a band of rows at a time, a band in tiles.
 
-    rows: Tensor  # [r, S]
-    columns: Tensor  # [Q, S]
-    weight: Tensor  # [Q]
-    width: int
+    Every thread has one pair of tiles for all its bands.
+    """
 
-    def gained(self) -> Tensor:  # [r]
-        """sum over columns of weight f(delta), a tile at a time."""
-        sums = self.rows.new_zeros(len(self.rows))
-        tiles = self.rows.new_empty(2, len(self.rows) * self.width)
-        for others, weight in zip(*(torch.split(of, self.width) for of in (self.columns, self.weight)), strict=True):
-            delta, log = tiles[:, : len(self.rows) * len(others)].view(2, len(self.rows), len(others))
-            torch.mm(self.rows, others.T, out=delta).clamp_min_(ALMOST_NEVER)
+    def __init__(self, rows: Tensor, columns: Tensor, weight: Tensor) -> None:  # [R, S], [Q, S], [Q]
+        self.rows, self.columns, self.weight = rows, columns, weight
+        self.width = max(1, min(len(columns), 2048))
+        self.height = max(1, TILE // self.width)
+        self._sums = rows.new_zeros(len(rows))
+        self._own = threading.local()
+
+    def gained(self) -> Tensor:  # [R]
+        """sum over columns of weight f(delta)."""
+        operations = 2.0 * self.rows.numel() * len(self.columns) if self.rows.device.type == "cpu" else 0.0
+        in_threads(self._band, range(0, len(self.rows), self.height), operations)
+        return self._sums
+
+    def _band(self, top: int) -> None:
+        if not hasattr(self._own, "tiles"):
+            self._own.tiles = self.rows.new_empty(2, self.height * self.width)
+        rows, sums = (of[top : top + self.height] for of in (self.rows, self._sums))
+        for left in range(0, len(self.columns), self.width):
+            columns, weight = (of[left : left + self.width] for of in (self.columns, self.weight))
+            delta, log = self._own.tiles[:, : len(rows) * len(columns)].view(2, len(rows), len(columns))
+            torch.mm(rows, columns.T, out=delta).clamp_min_(ALMOST_NEVER)
             torch.log1p(delta, out=log)
             log.addcmul_(log, delta).sub_(delta)  # f(delta)
             sums += log @ weight
-        return sums
 
 
 def _centred_ratios(probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # [R, S], [R], [R]
@@ -102,9 +109,13 @@ def _centred_ratios(probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # [R, S], 
 
 def _told_about_draws(probs: Tensor, mean: Tensor) -> Tensor:  # [S, N, C], [N, C] -> [N, C]
     """p(y) 1/S sum_k f(r_k - 1): what each class adds to BALD, nats."""
-    tiny = torch.finfo(mean.dtype).tiny
-    ratios = (probs / mean.clamp_min(tiny)).clamp_min_(tiny)  # r log r of the least number is as good as zero
-    return mean * (ratios.log().mul_(ratios).mean(dim=0) - ratios.mean(dim=0) + 1).clamp_min(0)
+    tiny, told = torch.finfo(mean.dtype).tiny, torch.empty_like(mean)
+    step = max(1, TILE // (len(probs) * mean.shape[1]))
+    for start in range(0, len(mean), step):
+        own = slice(start, start + step)
+        ratios = (probs[:, own] / mean[own].clamp_min(tiny)).clamp_min_(tiny)  # r log r of the least is as good as zero
+        told[own] = mean[own] * (ratios.log().mul_(ratios).mean(dim=0) - ratios.mean(dim=0) + 1).clamp_min(0)
+    return told
 
 
 def _check(probs: Tensor) -> None:

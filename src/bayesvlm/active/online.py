@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from bayesvlm.active.contrast import ClassContrast
-from bayesvlm.core.draws import coloured, standard_normal
+from bayesvlm.core.draws import coloured, colouring_cost, standard_normal
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.evidence import Evidence
 from bayesvlm.core.factors import KroneckerFactors, Spectrum, spectrum, symmetric_root
@@ -146,6 +146,11 @@ class OnlineLaplace:
         root = symmetric_root(Spectrum(1 / damped, self.B_spectrum.vectors)).to(self.projection.weight)
         noise = standard_normal(draws, self.projection.augmented.shape, generator, root)
         return coloured(self.projection.embed(features), self.whitened_inputs(features), noise, root)
+
+    def draw_cost(self, inputs: int) -> float:
+        """Floating-point operations of one draw for so many inputs."""
+        d, p = self.projection.augmented.shape
+        return colouring_cost(inputs, d, p)
 
     @cached_property
     def _root(self) -> tuple[Tensor, Tensor, Tensor]:  # [p], [p, s], [s, s]

@@ -47,8 +47,8 @@ class Epig:
         gamma: rate of the online gradient step on the image projection; 0 leaves it.
         beta: weight of a chosen image in the online factors.
         targets: random target images an item is judged by, drawn again at every step.
-        candidates: pool items considered, the targets' nearest, at least twice the budget; None: as many as there are
-            targets, up to 1,000.
+        candidates: pool items considered, the targets' nearest, at least twice the budget; None: as many as the target
+            has images, up to 1,000.
         text: the text projection in the draws: "held" at its mean, or "drawn" as the image projection is (the paper).
         solve_lam: find the prior precision again after every step.
     """
@@ -164,9 +164,14 @@ def drawn_probabilities(
     image: Drawn, images: Features, text: Drawn, texts: Features, scale: float, draws: int, seed: int
 ) -> Tensor:  # [S, N, C]
     """Class probabilities of all inputs under the same parameter draws."""
-    with threads_for(draw_cost(images, texts, draws)):
-        drawn = cosine_groups(image, images, text, texts, draws, seed)
-        return torch.cat([torch.softmax(cosines.mul_(scale), dim=2) for cosines in drawn])
+    probs, done = torch.empty(0), 0
+    with threads_for(draw_cost(image, images, text, texts, draws)):
+        for cosines in cosine_groups(image, images, text, texts, draws, seed):
+            if done == 0:
+                probs = cosines.new_empty(draws, *cosines.shape[1:])
+            torch.softmax(cosines.mul_(scale), dim=2, out=probs[done : done + len(cosines)])
+            done += len(cosines)
+    return probs
 
 
 # Scores of single inputs ----------------------------------------------------------------------------------------------

@@ -21,7 +21,6 @@ LOCK = ".bayesvlm-lock"
 def only_command_in(folder: Path) -> Iterator[None]:
     """Refuse while another process is in this block with the same folder, which is made; left empty it goes again."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
     try:
         descriptor = lock_file(folder / LOCK)
         if descriptor is None:
@@ -46,6 +45,7 @@ def lock_file(path: Path) -> int | None:
     Closing it frees the lock. Where files cannot be locked (some network file systems), everybody gets one.
     """
     while True:
+        path.parent.mkdir(parents=True, exist_ok=True)  # another command that gave up may have taken it away
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             if fcntl is not None:

@@ -85,5 +85,6 @@ def _checksum(parameters: Iterable[Tensor], dtype: torch.dtype) -> str:
         for block in torch.split(parameter.detach().reshape(-1), _BLOCK if parameter.device.type == "cpu" else 2**26):
             mixed = block.to(dtype).float().view(torch.int32).long().mul_(_MIX[0])
             mixed ^= mixed >> 32
-            total += int(mixed.mul_(_MIX[1]).sum())
+            mixed.mul_(_MIX[1])
+            total += int((mixed ^ (mixed >> 29)).sum())
     return f"{total % 2**64:016x}"

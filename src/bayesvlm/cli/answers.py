@@ -34,6 +34,7 @@ class AnswerFile:
             )
         check_new_file(out, overwrite)
         digest = hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()
+        self.overwrite = overwrite
         self.out, self.partial = out, out.with_name(f"{out.stem}.partial-{digest[:8]}{out.suffix}")
         self._rows = 0
         self._file: TextIO | None = None
@@ -53,6 +54,7 @@ class AnswerFile:
             self._file.truncate(0)  # what an interrupted run had written comes again, from the kept features
             try:
                 yield
+                check_new_file(self.out, self.overwrite)  # another command may have been here meanwhile
                 with self._writing():
                     os.fsync(descriptor)
                     os.replace(self.partial, self.out)

@@ -105,8 +105,9 @@ def classify(
         with (
             answers.open() if answers else nullcontext(),
             progress_bar("classifying", total=len(paths), unit="images") as advance,
-            warnings.catch_warnings(action="ignore", category=UserWarning),  # of one class: said above
+            warnings.catch_warnings(),
         ):
+            warnings.filterwarnings("ignore", "There is one class only")  # it is said above
             texts = vlm.text_features(asked, progress=False)
             for batch in encode_files(encoder, paths, skipped):
                 if batch.features is not None:

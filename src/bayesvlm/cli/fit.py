@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from bayesvlm.cli.options import Device, Json, Out, Overwrite, Strict
 from bayesvlm.cli.output import emit, logged, remark
-
-if TYPE_CHECKING:
-    pass
 
 
 def fit(

@@ -55,6 +55,15 @@ class Held:
         """The mean embeddings, as often as asked for."""
         return self.projection.embed(features).expand(draws, -1, -1)
 
+    def draw_cost(self, inputs: int) -> float:
+        """Nothing is computed for a draw."""
+        return 0.0
+
+
+def colouring_cost(inputs: int, d: int, p: int) -> float:
+    """Floating-point operations of `coloured` with a [d, d] root, per draw."""
+    return 2.0 * d * p * inputs + 2.0 * d * d * min(inputs, p)
+
 
 def group_sizes(draws: int, bytes_per_draw: int) -> Iterator[int]:
     """How many draws to make at a time, so that a group fits into `MEMORY`."""

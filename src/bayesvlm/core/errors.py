@@ -12,6 +12,10 @@ class BayesVLMError(ValueError):
     """
 
 
+class ReadOnlyError(BayesVLMError, AttributeError):
+    """An attribute that cannot be set: an AttributeError too, as Python's own read-only objects raise."""
+
+
 class BayesVLMWarning(UserWarning):
     """Something that may be right and deserves a look: the message says what, what it means and what to do."""
 

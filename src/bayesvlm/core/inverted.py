@@ -80,6 +80,10 @@ class InvertedPosterior:
         mean, noise = self.projection.embed(features), self._noise(draws, generator)
         return coloured(mean, self._rooted(features), noise, self._cast(self.B_diagonal.sqrt()))
 
+    def draw_cost(self, inputs: int) -> float:
+        """Floating-point operations of one draw for so many inputs."""
+        return 2.0 * self.projection.augmented.numel() * inputs
+
     def _noise(self, draws: int, generator: torch.Generator) -> Tensor:  # [S, d, p]
         return standard_normal(draws, self.projection.augmented.shape, generator, self.projection.weight)
 

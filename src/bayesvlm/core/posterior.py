@@ -17,7 +17,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from bayesvlm.core.draws import coloured, standard_normal
+from bayesvlm.core.draws import coloured, colouring_cost, standard_normal
 from bayesvlm.core.embeddings import GaussianEmbeddings, ItemCovariance, Shape, SharedCovariance
 from bayesvlm.core.errors import BayesVLMError, check_choice, check_positive
 from bayesvlm.core.evidence import Structure
@@ -119,6 +119,12 @@ class Posterior:
         if self.structure == "damped":
             return coloured(mean, self.projection.inputs(features) @ self._A_root, noise, self._B_root)
         return coloured(mean, self.rotated_inputs(features), self._coloured(noise), self._cast(self._U_B.T))
+
+    def draw_cost(self, inputs: int) -> float:
+        """Floating-point operations of one draw for so many inputs; of an exact posterior noise is turned twice."""
+        d, p = self.projection.augmented.shape
+        turned = 0.0 if self.structure == "damped" else 2.0 * d * p * (d + p)
+        return colouring_cost(inputs, d, p) + turned
 
     def _coloured(self, noise: Tensor) -> Tensor:  # [..., d, p]
         """White noise in the joint eigenbasis, scaled there: signs and bases of eigenvectors cancel on the way back."""

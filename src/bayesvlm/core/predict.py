@@ -34,6 +34,9 @@ class Drawn(Protocol):
     def drawn_embeddings(self, features: Features, draws: int, generator: torch.Generator) -> Tensor:  # [S, N, d]
         """Embeddings of all inputs under so many draws of the projection."""
 
+    def draw_cost(self, inputs: int) -> float:
+        """Floating-point operations of one draw for so many inputs, about."""
+
 
 class EntropySplit(NamedTuple):
     """Class probabilities averaged over parameter draws, and their entropy in two parts (nats)."""
@@ -193,7 +196,7 @@ def monte_carlo(
     if draws < 1:
         raise BayesVLMError(f"draws={draws}; Monte Carlo needs at least 1, and 100 or more to be of use.")
     total, conditional = torch.zeros(()), torch.zeros(())
-    with threads_for(draw_cost(images, texts, draws)):
+    with threads_for(draw_cost(image, images, text, texts, draws)):
         for cosines in cosine_groups(image, images, text, texts, draws, seed):
             probs = torch.softmax(scale * cosines, dim=2)
             total = total + probs.sum(dim=0) / draws
@@ -232,9 +235,11 @@ def embedding_groups(
         yield image.drawn_embeddings(images, count, of_image), text.drawn_embeddings(texts, count, of_text)
 
 
-def draw_cost(images: Features, texts: Features, draws: int) -> float:
-    """Floating-point operations of so many draws, about: each moves all inputs by a matrix of its own."""
-    return 2.0 * draws * sum(len(each) * each.activations.shape[1] ** 2 for each in (images, texts))
+def draw_cost(image: Drawn, images: Features, text: Drawn, texts: Features, draws: int) -> float:
+    """Floating-point operations of so many joint draws, about."""
+    width = min(images.activations.shape[1], texts.activations.shape[1])
+    cosines = 2.0 * len(images) * len(texts) * width
+    return draws * (image.draw_cost(len(images)) + text.draw_cost(len(texts)) + cosines)
 
 
 def entropy(probs: Tensor) -> Tensor:  # [..., C] -> [...]

@@ -41,6 +41,10 @@ class PredictedVariance:
         mean, log_variance = self._columns(features)
         return standard_normal(draws, mean.shape, generator, mean).mul_((log_variance / 2).exp()).add_(mean)
 
+    def draw_cost(self, inputs: int) -> float:
+        """Floating-point operations of one draw for so many inputs: a product and a sum for each number."""
+        return 2.0 * inputs * self.width
+
     def _columns(self, features: Features) -> tuple[Tensor, Tensor]:  # [N, d], [N, d]
         if features.log_variance is None:
             raise BayesVLMError(

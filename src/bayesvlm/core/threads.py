@@ -7,9 +7,10 @@ second's work then takes minutes.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
 
 import torch
@@ -20,15 +21,34 @@ Part = TypeVar("Part")
 Result = TypeVar("Result")
 
 
-@contextmanager
-def threads_for(operations: float) -> Iterator[None]:
+class _Setting:
+    """Torch's number of threads, which is the process's: what it was before anybody changed it comes back at last."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = self._before = 0
+
+    @contextmanager
+    def of(self, threads: int) -> Iterator[None]:
+        before = torch.get_num_threads()
+        with self._lock:
+            self._before = self._before if self._inside else before
+            self._inside += 1
+            torch.set_num_threads(threads)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._inside -= 1
+                torch.set_num_threads(before if self._inside else self._before)
+
+
+_setting = _Setting()
+
+
+def threads_for(operations: float) -> AbstractContextManager[None]:
     """Inside, torch has a thread for every `WORTH` operations, at least one and at most those it had."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(_worthwhile(operations))
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    return _setting.of(_worthwhile(operations))
 
 
 def in_threads(work: Callable[[Part], Result], parts: Sequence[Part], operations: float) -> list[Result]:

@@ -51,7 +51,7 @@ class TauGrid:
         way = "smaller" if self.best is self.points[0] else "larger"
         warnings.warn(
             f"The best tau, {self.best.tau:g}, is an end of the grid, so the data may ask for a still {way} one; "
-            "widen the grid (taus=...), or see whether the labels and prompts belong to these images.",
+            "see whether the labels and prompts belong to these images, or widen the grid (taus= in Python).",
             BayesVLMWarning,
             stacklevel + 1,
         )

@@ -32,7 +32,7 @@ from bayesvlm.experiments.earlier import Earlier
 from bayesvlm.progress import progress_bar
 from bayesvlm.vlm import BayesVLM, Method
 
-SCHEMA = 2
+SCHEMA = 3
 BUDGETS = (10, 25, 50, 75, 100, 150, 200)
 GAMMAS, BETAS = (1e-5, 1e-4, 1e-3, 1e-2), (1.0, 10.0, 100.0, 1000.0)
 

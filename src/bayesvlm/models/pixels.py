@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -16,7 +17,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from bayesvlm.core.errors import check_choice
-from bayesvlm.models.resizing import Resizing, Size, shortest_edge
+from bayesvlm.models.resizing import Resizing, Size, always, shortest_edge
 
 ResizeMode = Literal["shortest", "longest", "squash"]
 _SCALAR = (int, float)
@@ -73,13 +74,13 @@ class Pixels:
         """What images are resized to, before they are cropped or padded."""
         height, width = self.size
         if self.resize_mode == "squash":
-            return Resizing(lambda *_: (width, height), self._filter)
+            return Resizing(always(width, height), self._filter)
         if self.resize_mode == "longest":
-            return Resizing(lambda w, h: _rounded(w, h, max(h / height, w / width)), self._filter)
+            return Resizing(partial(_inside, (width, height)), self._filter)
         if height == width:
             return Resizing(shortest_edge(height), self._filter)
         # open_clip is always bicubic here, whatever the configuration says
-        return Resizing(lambda w, h: _rounded(w, h, min(h / height, w / width)), Image.Resampling.BICUBIC)
+        return Resizing(partial(_around, (width, height)), Image.Resampling.BICUBIC)
 
     @property
     def _filter(self) -> Image.Resampling:
@@ -93,6 +94,16 @@ class Pixels:
         if self.resize_mode == "longest":
             return _padded(resized, width, height, self.fill)
         return _cropped(resized, width, height)
+
+
+def _inside(box: Size, width: int, height: int) -> Size:
+    """As large as fits into the box."""
+    return _rounded(width, height, max(height / box[1], width / box[0]))
+
+
+def _around(box: Size, width: int, height: int) -> Size:
+    """As small as covers the box."""
+    return _rounded(width, height, min(height / box[1], width / box[0]))
 
 
 def _rounded(width: int, height: int, ratio: float) -> Size:

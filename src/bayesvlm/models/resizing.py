@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from PIL import Image
@@ -60,12 +61,12 @@ class Resizing:
 
 def shortest_edge(side: int) -> Callable[[int, int], Size]:
     """The shorter side becomes `side`, the other follows; what is cropped then is left to the preprocessing."""
+    return partial(_shortest_edge, side)
 
-    def size(width: int, height: int) -> Size:
-        short = min(width, height)
-        return int(side * width / short), int(side * height / short)
 
-    return size
+def always(width: int, height: int) -> Callable[[int, int], Size]:
+    """One size, whatever the image's."""
+    return partial(_always, (width, height))
 
 
 def processor_resizing(processor: Any) -> Resizing | None:
@@ -78,21 +79,29 @@ def processor_resizing(processor: Any) -> Resizing | None:
     if given.keys() == {"shortest_edge"}:
         return Resizing(shortest_edge(given["shortest_edge"]), resample)
     if given.keys() == {"height", "width"}:
-        return Resizing(lambda width, height: (given["width"], given["height"]), resample)
+        return Resizing(always(given["width"], given["height"]), resample)
     if not given and "max_num_patches" in said:
-        return Resizing(_patches(processor), resample)
+        return Resizing(partial(_patches, processor), resample)
     return None
 
 
-def _patches(processor: Any) -> Callable[[int, int], Size]:
+# What `size` is a partial of: functions of this module, so that an adapter pickles.
+
+
+def _shortest_edge(side: int, width: int, height: int) -> Size:
+    short = min(width, height)
+    return int(side * width / short), int(side * height / short)
+
+
+def _always(size: Size, width: int, height: int) -> Size:
+    return size
+
+
+def _patches(processor: Any, width: int, height: int) -> Size:
     """NaFlex: as many whole patches as the model takes, in the aspect ratio of the image."""
     fitted = sys.modules[type(processor).__module__].get_image_size_for_max_num_patches
-
-    def size(width: int, height: int) -> Size:
-        rows, columns = fitted(height, width, processor.patch_size, processor.max_num_patches)
-        return columns, rows
-
-    return size
+    rows, columns = fitted(height, width, processor.patch_size, processor.max_num_patches)
+    return columns, rows
 
 
 class Allowance:

@@ -108,14 +108,15 @@ def test_full_covariances_are_true(vlm: BayesVLM, images: Features, texts: Featu
 def test_the_damped_understate_an_exact_posterior_of_the_same_lam(
     vlm: BayesVLM, images: Features, texts: Features
 ) -> None:
-    """By a tenth here, analytically; three seeds of 4,000 draws see 0.05 of it at least."""
+    """By a tenth here, analytically; three seeds of 4,000 draws see most of it."""
     damped = vlm.replace(structure="damped", covariance="full")
     exact = damped.replace(structure="exact", lam=damped.lam)
     gap = damped.similarity(images, texts).std / exact.similarity(images, texts).std
     assert 0.88 < float(gap.median()) < 0.91
     for seed in range(3):
         drawn = DrawnSpread.of(exact, images, texts, 4000, seed)
-        assert drawn.ratio(damped, images, texts).median < 0.95 * drawn.ratio(exact, images, texts).median
+        assert 0.97 < drawn.ratio(exact, images, texts).median < 1.09
+        assert drawn.ratio(damped, images, texts).median < 0.96
 
 
 def test_too_few_draws(vlm: BayesVLM, images: Features, texts: Features) -> None:

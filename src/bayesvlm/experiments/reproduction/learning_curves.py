@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -52,6 +52,7 @@ BUDGETS = (10, 25, 50, 100, 200)
 JUDGED = (50, 100, 200)
 METRICS = ("balanced_accuracy", "nlpd", "ece")
 PAPER_LR = 1e-5
+PAPER_EPIG = Epig(text="drawn")
 
 
 # The experiment -------------------------------------------------------------------------------------------------------
@@ -83,7 +84,7 @@ def experiment(
         budgets=budgets(task),
         seeds=tuple(range(lab.seeds)),
         metric=metric,
-        epig=epig or Epig(),
+        epig=epig or PAPER_EPIG,
     )
     protocol = replace(protocol, lr=PAPER_LR) if own else protocol
     lab.say(f"adapt     {model} to {target}: {', '.join(strategies)} ({metric})")
@@ -110,9 +111,8 @@ def plain_numbers(estimate: Estimate) -> tuple[float, float | None]:
 def protocol_numbers(run: Adaptation) -> dict[str, Any]:
     """How it was done, for json."""
     kept = ("budgets", "seeds", "draws", "metric", "lr", "epochs", "batch", "weight_decay")
-    epig = {"gamma": run.protocol.epig.gamma, "beta": run.protocol.epig.beta}
     sizes = {"pool": len(run.task.pool), "target": len(run.task.target), "validation": len(run.task.validation)}
-    return {**{name: getattr(run.protocol, name) for name in kept}, "epig": epig, "images": sizes}
+    return {**{name: getattr(run.protocol, name) for name in kept}, "epig": asdict(run.protocol.epig), "images": sizes}
 
 
 def curve_numbers(runs: Sequence[Run]) -> dict[str, Any]:

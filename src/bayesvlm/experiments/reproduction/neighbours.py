@@ -31,7 +31,7 @@ from bayesvlm.experiments.reproduction.wording import counted, from_to, signed, 
 
 STRATEGIES: tuple[Strategy, ...] = ("targeted-bald", "epig")
 DISTANCES: tuple[Metric, ...] = ("cosine", "wasserstein")
-EPIG = Epig(gamma=1e-4, beta=10.0)
+EPIG = Epig(gamma=1e-4, beta=10.0, text="drawn")
 """As in the paper's ablation."""
 CLEAR = 0.75
 """One of the two ahead beyond a standard error at more than this share of all points would be a clear trend."""

@@ -112,10 +112,7 @@ class Proxies:
         lab.say(f"fit       {model} on {lab.source()}, {name}, then tau on {lab.plan.validation}")
         vlm = lab.fitted(model, *lab.pairs(model, distortion=distortion))
         vlm.provenance.update({"source": lab.source(), "distortion": name, "inputs": inputs})
-        try:
-            vlm.save_pretrained(folder)
-        except OSError as error:
-            raise BayesVLMError(f"{folder} cannot be written: {error.strerror or error}.") from None
+        vlm.save_pretrained(folder)
         return vlm
 
     def _inputs(self, distortion: Distortion | None) -> str:
