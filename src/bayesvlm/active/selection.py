@@ -36,6 +36,7 @@ from bayesvlm.vlm import BayesVLM
 Strategy = Literal["random", "targeted-random", "entropy", "targeted-entropy", "bald", "targeted-bald", "epig"]
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 MEMORY = 2**28  # bytes of class probabilities under all draws held at once
+LEAST_CHOICE = 1.25  # candidates for every label, where the target is small: with twice as many it chooses worse
 MOST_CANDIDATES = 1000  # that EPIG considers by itself: farther from the target it chooses worse, and takes longer
 
 
@@ -47,8 +48,8 @@ class Epig:
         gamma: rate of the online gradient step on the image projection; 0 leaves it.
         beta: weight of a chosen image in the online factors.
         targets: random target images an item is judged by, drawn again at every step.
-        candidates: pool items considered, the targets' nearest, at least twice the budget; None: as many as the target
-            has images, up to 1,000.
+        candidates: pool items considered, the targets' nearest; None: as many as the target has images, up to 1,000. At
+            least a quarter more than the budget.
         text: the text projection in the draws: "held" at its mean, or "drawn" as the image projection is (the paper).
         solve_lam: find the prior precision again after every step.
     """
@@ -249,7 +250,7 @@ class _EpigLoop:
     def _candidates(self, budget: int) -> Tensor:  # [n]
         """The target's nearest pool items, in pool order."""
         wanted = self.options.candidates or min(len(self.target), MOST_CANDIDATES)
-        count = min(len(self.pool), max(wanted, 2 * budget))
+        count = min(len(self.pool), max(wanted, math.ceil(LEAST_CHOICE * budget)))
         if count == len(self.pool):
             return torch.arange(count)
         order = torch.randperm(len(self.target), generator=self.generator)
