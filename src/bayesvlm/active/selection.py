@@ -264,14 +264,13 @@ class _EpigLoop:
         count = min(self.options.targets, len(self.target))
         looked_at = self.target[torch.randperm(len(self.target), generator=self.generator)[:count]]
         seed = int(torch.randint(2**31, (), generator=self.generator))
-        with self._timed("draws"):
-            target = self._probabilities(online, looked_at, seed)
         scores = []
         for part in chunks(len(left), self.draws, len(self.texts), MEMORY):
             with self._timed("draws"):
-                pool = self._probabilities(online, self.pool[left[part]], seed)
+                both = Features.concatenate([looked_at, self.pool[left[part]]])
+                probs = self._probabilities(online, both, seed)
             with self._timed("scores"):
-                scores.append(epig(pool, target).cpu())
+                scores.append(epig(probs[:, count:], probs[:, :count]).cpu())
         return torch.cat(scores)
 
     def _probabilities(self, online: OnlineLaplace, images: Features, seed: int) -> Tensor:  # [S, N, C]

@@ -38,11 +38,13 @@ def coloured(
     root: Tensor,  # [d, d], or [d] where it is diagonal
 ) -> Tensor:  # [S, N, d]
     """Embeddings `mean + inputs Z^T root` under every draw, in two matrix products for all of them."""
-    draws, d, p = noise.shape
-    if root.ndim == 2 and len(inputs) > p:  # the smaller product of the two
-        noise, root = root.T @ noise, root.new_ones(d)
-    moved = (noise.reshape(-1, p) @ inputs.T).view(draws, d, -1).transpose(1, 2)  # [S, N, d]
-    return (moved @ root if root.ndim == 2 else moved * root).add_(mean)
+    mean, inputs = (of.expand(len(noise), *of.shape) for of in (mean, inputs))
+    if root.ndim == 1:
+        return torch.baddbmm(mean, inputs, (noise * root[:, None]).transpose(1, 2))
+    root = root.expand(len(noise), *root.shape)
+    if inputs.shape[1] > noise.shape[2]:  # the smaller product of the two comes first
+        return torch.baddbmm(mean, inputs, torch.bmm(root.transpose(1, 2), noise).transpose(1, 2))
+    return torch.baddbmm(mean, torch.bmm(inputs, noise.transpose(1, 2)), root)
 
 
 @dataclass(frozen=True, eq=False)

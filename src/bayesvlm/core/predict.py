@@ -26,6 +26,7 @@ from bayesvlm.core.printing import FIRST, beginning, described
 from bayesvlm.core.threads import threads_for
 
 Link = Literal["probit", "centred", "mc"]
+LEAST_LENGTH = 1e-12  # of an embedding that is divided by its length
 
 
 class Drawn(Protocol):
@@ -217,7 +218,8 @@ def cosine_groups(
 ) -> Iterator[Tensor]:  # [s, N, C] each
     """The same, several draws at a time."""
     for g, h in embedding_groups(image, images, text, texts, draws, seed):
-        yield functional.normalize(g, dim=2) @ functional.normalize(h, dim=2).transpose(1, 2)
+        lengths = torch.linalg.vector_norm(g, dim=2, keepdim=True).clamp_min(LEAST_LENGTH)
+        yield (g @ functional.normalize(h, dim=2, eps=LEAST_LENGTH).transpose(1, 2)).div_(lengths)
 
 
 def embedding_groups(
