@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bayesvlm.data.cache import FeatureCache
-from bayesvlm.experiments.adaptation import Adaptation, Run, advantage, curves
+from bayesvlm.experiments.adaptation import Adaptation, Protocol, Run, advantage, curves
 from bayesvlm.experiments.encoding import Encoder
 from bayesvlm.experiments.styles import KINDS, world_task
 from bayesvlm.report import save_png
@@ -30,6 +30,8 @@ TASKS = (
     ("emoji-siglip", "emojione-black", KINDS),
     ("emoji-clip-colour", "openmoji-black", KINDS),
     ("emoji-clip-colour", "emojione-black", KINDS),
+)
+OTHER_TASKS = (
     # chosen before anything was run on them; the first of them then settled how few candidates EPIG may have
     ("emoji-clip", "openmoji-black", "people-body/kinds"),
     ("emoji-siglip", "openmoji-black", "objects/kinds"),
@@ -41,6 +43,7 @@ TASKS = (
     ("emoji-clip-colour", "emojione-black", "symbols/kinds"),
     ("emoji-clip", "openmoji-black", "travel-places/kinds"),
 )
+FEW = ("random", "targeted-random", "epig")
 DRAWN = TASKS[0]
 JUDGED = (50, 100, 200)
 ORDER = ("epig", "targeted-bald", "targeted-entropy", "targeted-random", "bald", "entropy", "random")
@@ -51,13 +54,14 @@ def main() -> None:
     turn, of = map(int, share.split("/"))
     numbers: dict[str, dict] = {}
     everything: dict[str, Sequence[Run]] = {}
-    for model, target, classes in TASKS[turn - 1 :: of]:
+    for model, target, classes in (TASKS + OTHER_TASKS)[turn - 1 :: of]:
         vlm = BayesVLM.from_pretrained(model, device="cpu")
         task = world_task(Encoder(vlm, FeatureCache()), target, classes)
-        experiment = Adaptation(vlm, task, out=folder / model / task.name)
+        asked = Protocol() if classes == KINDS else Protocol(strategies=FEW)
+        experiment = Adaptation(vlm, task, asked, folder / model / task.name)
         runs = experiment.run()
-        numbers[f"{model}, {task.name}"] = points(runs)
-        everything[f"{model}, {task.name}"] = runs
+        name = titled((model, target, classes))
+        numbers[name], everything[name] = points(runs), runs
         if of == 1 and (model, target, classes) == DRAWN:
             save_png(curves_plot(runs), HERE / "active-curves.png")
             answers = experiment.before_and_after(runs)
@@ -66,8 +70,16 @@ def main() -> None:
         return
     for over in ("random", "targeted-random"):
         for budget in JUDGED:
-            print(table(everything, over, budget))
+            for tasks in (TASKS, OTHER_TASKS):
+                names = {name: everything[name] for name in map(titled, tasks)}
+                print(table(names, over, budget))
     (HERE / "active.json").write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
+
+
+def titled(task: tuple[str, str, str]) -> str:
+    """What a row of a table is called."""
+    model, target, classes = task
+    return f"{model}, {target}" if classes == KINDS else f"{model}, {target}, {classes.removesuffix('/' + KINDS)}"
 
 
 def points(runs: Sequence[Run]) -> dict[str, dict[str, dict[str, list[float]]]]:
@@ -85,7 +97,8 @@ def points(runs: Sequence[Run]) -> dict[str, dict[str, dict[str, list[float]]]]:
 
 def table(everything: Mapping[str, Sequence[Run]], over: str, budget: int) -> str:
     """Nats gained over a strategy; bold beyond what the seeds can explain (paired t-test, p = 0.05)."""
-    shown = [strategy for strategy in ORDER if strategy != over]
+    there = {run.strategy for runs in everything.values() for run in runs}
+    shown = [strategy for strategy in ORDER if strategy != over and strategy in there]
     lines = [f"\nover {over}, {budget} labels\n", f"| | {' | '.join(shown)} |", "|---" * (1 + len(shown)) + "|"]
     for name, runs in everything.items():
         cells = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -16,6 +17,7 @@ from bayesvlm.active.contrast import ClassContrast
 from bayesvlm.active.selection import drawn_probabilities
 from bayesvlm.active.targeting import nearest_distinct
 from bayesvlm.core.draws import Held
+from bayesvlm.core.errors import BayesVLMWarning
 from bayesvlm.core.predict import entropy
 
 POOL, TARGET, CLASSES, BUDGET = 30, 12, 4, 6
@@ -148,6 +150,16 @@ def test_epig_considers_as_many_items_as_there_are_targets(vlm, pool, target, cl
     assert set(chosen.tolist()) <= set(near.tolist())
     more = select(vlm, pool, target, classes, "epig", 15, options=Epig(targets=8))
     assert not set(more.tolist()) <= set(near.tolist())
+
+
+def test_select_says_when_something_simpler_does_as_well(vlm, pool, target, classes) -> None:  # type: ignore[no-untyped-def]
+    with pytest.warns(
+        BayesVLMWarning, match="The budget of 12 reaches the target's 12 images"
+    ):
+        select(vlm, pool, target, classes, "epig", TARGET, options=SMALL)
+    with warnings.catch_warnings(action="error"):
+        select(vlm, pool, target, classes, "epig", TARGET - 1, options=SMALL)
+        select(vlm, pool, target, classes, "targeted-random", TARGET)
 
 
 def test_labels_steer_epig(vlm, pool, target, classes, labels) -> None:  # type: ignore[no-untyped-def]

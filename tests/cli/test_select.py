@@ -72,6 +72,7 @@ def test_the_list_is_what_select_chooses(run: Run, folders: Path) -> None:
     expected = select(vlm, pool, target, vlm.text_features(list(CLASSES)), "epig", 6, labels)
     assert [row["image"] for row in rows] == [str(paths[index].relative_to(folders)) for index in expected]
     assert all(float(row["score"]) > 0 for row in rows)
+    assert ("reaches the target's" in err) == (len(target) <= 6)
     assert all(row["predicted"] in CLASSES for row in rows)
     assert f"6 of {len(paths)} images chosen by epig; the list is to-label.csv" in out
 

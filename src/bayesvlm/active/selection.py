@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -25,7 +26,7 @@ from bayesvlm.active.online import OnlineLaplace
 from bayesvlm.active.targeting import Metric, nearest_distinct
 from bayesvlm.classes import class_names, label_indices
 from bayesvlm.core.draws import Held
-from bayesvlm.core.errors import BayesVLMError, check_choice, check_count
+from bayesvlm.core.errors import BayesVLMError, BayesVLMWarning, check_choice, check_count
 from bayesvlm.core.features import Features
 from bayesvlm.core.predict import Drawn, cosine_groups, draw_cost, entropy
 from bayesvlm.core.printing import described
@@ -97,8 +98,27 @@ def select(
     seed: int = 0,
     **options: object,
 ) -> Tensor:  # [budget]
-    """Indices into the pool of the items to label, in order; `rank` has the arguments and gives scores too."""
+    """Indices into the pool of the items to label, in order; `rank` has the arguments and gives scores too.
+
+    Warns where EPIG is asked for what a simpler strategy does as well (`better_without_epig`).
+    """
+    if strategy == "epig" and (advice := better_without_epig(check_count("budget", budget), len(target))):
+        warnings.warn(advice, BayesVLMWarning, stacklevel=2)
     return rank(vlm, pool, target, classes, strategy, budget, pool_labels, seed, **options).indices  # type: ignore[arg-type]
+
+
+def better_without_epig(budget: int, targets: int) -> str | None:
+    """What to say where the budget reaches the number of target images; None elsewhere.
+
+    The neighbours of all of them are then within reach, and there is little left to choose (docs/active.md).
+    """
+    if budget < targets:
+        return None
+    return (
+        f"The budget of {budget} reaches the target's {targets} images, so that 'targeted-random' can label a neighbour "
+        "of every one; with that many labels it did as well as 'epig' where both were tried, in a moment. EPIG is ahead "
+        "with fewer labels, and its order is of use if you stop early."
+    )
 
 
 @torch.no_grad()

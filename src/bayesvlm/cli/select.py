@@ -68,6 +68,7 @@ def select(
         bayesvlm select posterior/ -p archive/ -t camera/ --classes "cat,dog" --strategy targeted-bald -o tasks.json
     """
     from bayesvlm.active import STRATEGIES, rank
+    from bayesvlm.active.selection import better_without_epig
     from bayesvlm.active.targeting import Metric
     from bayesvlm.artifacts.files import check_new_file
     from bayesvlm.classes import class_names
@@ -95,6 +96,8 @@ def select(
     if skipped.reasons:
         remark(str(skipped))
     known = _labels(paths, names) if labels else None
+    if strategy == "epig" and (advice := better_without_epig(budget, len(aimed))):
+        remark(advice)
     chosen = rank(
         vlm, images, aimed, texts, strategy, budget, known, seed, draws=draws, metric=metric  # type: ignore[arg-type]
     )  # fmt: skip
