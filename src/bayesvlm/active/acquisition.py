@@ -12,7 +12,7 @@ something large: in float32 the definition leaves 3e-6 nats of rounding where sc
 
 A class that says nothing about an input is left out of its sum. Its part is at most what it says about the draws
 themselves, p(y) 1/S sum_k r_k log r_k with r_k = p_k(y)/p(y), whose sum over the classes is BALD; classes are left out
-until that adds up to `NEGLIGIBLE` nats.
+until that adds up to `NEGLIGIBLE` nats, or to a hundredth of the whole.
 """
 
 from __future__ import annotations
@@ -100,7 +100,9 @@ def _centred_ratios(probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # [R, S], 
     """p_k(y) / p(y) - 1 for every input and class that counts, p(y), and the input's index."""
     mean = probs.mean(dim=0)  # [N, C]
     ascending, order = _told_about_draws(probs, mean).sort(dim=1)
-    counts = torch.zeros_like(mean, dtype=torch.bool).scatter_(1, order, ascending.cumsum(dim=1) > NEGLIGIBLE)
+    sums = ascending.cumsum(dim=1)
+    allowed = (sums[:, -1:] / 100).clamp_max(NEGLIGIBLE)
+    counts = torch.zeros_like(mean, dtype=torch.bool).scatter_(1, order, sums > allowed)
     owner, label = counts.nonzero(as_tuple=True)
     share = mean[owner, label]
     ratios = probs[:, owner, label].T.contiguous().sub_(share[:, None]).div_(share[:, None])
