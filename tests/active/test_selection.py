@@ -153,9 +153,7 @@ def test_epig_considers_as_many_items_as_there_are_targets(vlm, pool, target, cl
 
 
 def test_select_says_when_something_simpler_does_as_well(vlm, pool, target, classes) -> None:  # type: ignore[no-untyped-def]
-    with pytest.warns(
-        BayesVLMWarning, match="The budget of 12 reaches the target's 12 images"
-    ):
+    with pytest.warns(BayesVLMWarning, match="The budget of 12 reaches the target's 12 images"):
         select(vlm, pool, target, classes, "epig", TARGET, options=SMALL)
     with warnings.catch_warnings(action="error"):
         select(vlm, pool, target, classes, "epig", TARGET - 1, options=SMALL)
