@@ -4,8 +4,8 @@ random, entropy and bald rank the pool. Their targeted forms rank the target's i
 each. epig asks how much a label would tell about the target, chooses one item at a time, and learns from each.
 
 A label teaches the image projection: fine-tuning and the online step move nothing else. What it would tell about the
-text projection is not information to be had, so EPIG holds that one at its mean. Drawn with the other, it takes over
-the scores of a model that is far from the target: labels are then chosen for what they say about the prompts.
+text projection is not information to be had, so EPIG holds that one at its mean. Drawn with the other, it counts in the
+scores, and labels are chosen for what they say about the prompts (docs/active.md has what that cost).
 """
 
 from __future__ import annotations
