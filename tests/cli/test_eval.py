@@ -311,7 +311,7 @@ def test_a_posterior_whose_model_has_moved(run: Run, tmp_path: Path) -> None:
     BayesVLM.from_pretrained("emoji-clip").save_pretrained(tmp_path / "posterior", model=str(folder))
     moved = folder.rename(tmp_path / "is-here")
     asked = ("posterior", "-d", "openmoji-black", "--methods", "bayes")
-    assert "where it has moved" in run(*asked).err
+    assert "if it has moved, say where" in run(*asked).err
     assert run(*asked, "--model", moved).code == 0
     assert run("emoji-clip", *asked[1:]).code == 0
     here, there = (tmp_path / "results" / name / "openmoji-black.json" for name in ("posterior", "emoji-clip"))

@@ -274,7 +274,7 @@ def test_a_part_of_shards_is_named_by_their_keys(root: Path) -> None:
     ]
     before = part.fingerprint()
     file.write_text("s3\ns9\n")
-    refused(r"imagenet-100\.txt names 's9', which imagenet has not", "imagenet-100", root=root)
+    refused(r"imagenet-100\.txt names 's9', which imagenet does not have", "imagenet-100", root=root)
     file.write_text("s3\ns1\ns3\n")
     refused(r"imagenet-100\.txt names 's3' twice", "imagenet-100", root=root)
     file.write_text("\n")
