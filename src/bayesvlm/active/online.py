@@ -152,6 +152,13 @@ class OnlineLaplace:
         d, p = self.projection.augmented.shape
         return colouring_cost(inputs, d, p)
 
+    @property
+    def step_cost(self) -> float:
+        """Floating-point operations of one step, about: eigenproblems of B and of what was added, and products."""
+        d, p = self.projection.augmented.shape
+        added = len(self.added) + 1
+        return 10.0 * (d**3 + added**3) + 2.0 * p * (p + added * added)
+
     @cached_property
     def _root(self) -> tuple[Tensor, Tensor, Tensor]:  # [p], [p, s], [s, s]
         """D^-1/2, Psi and K of the module's docstring."""

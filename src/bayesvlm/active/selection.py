@@ -252,7 +252,10 @@ class _EpigLoop:
         online = OnlineLaplace.begin(self.vlm.posterior["image"], contrast, self.options.beta)
         left = self._candidates(budget)
         chosen, scores = [], []
-        with progress_bar("choosing by EPIG", total=budget, unit="items", show=progress) as advance:
+        with (
+            progress_bar("choosing by EPIG", total=budget, unit="items", show=progress) as advance,
+            threads_for(self._step_cost(online, len(left))),
+        ):
             for _ in range(budget):
                 score = self._score(online, left)
                 best = int(score.argmax())
@@ -261,7 +264,7 @@ class _EpigLoop:
                 scores.append(float(score[best]))
                 left = torch.cat([left[:best], left[best + 1 :]])
                 label = None if self.labels is None else int(self.labels[item])
-                with self._timed("online"):
+                with self._timed("online"), threads_for(online.step_cost):
                     gamma, solve_lam = self.options.gamma, self.options.solve_lam
                     online = online.step(self.pool[item], label, gamma, solve_lam=solve_lam).decomposed()
                 advance(1)
@@ -292,6 +295,12 @@ class _EpigLoop:
             with self._timed("scores"):
                 scores.append(epig(probs[:, count:], probs[:, :count]).cpu())
         return torch.cat(scores)
+
+    def _step_cost(self, online: OnlineLaplace, candidates: int) -> float:
+        """Floating-point operations of a step, about, if every class counts."""
+        targets, classes = min(self.options.targets, len(self.target)), len(self.texts)
+        pairs = 2.0 * candidates * targets * classes**2
+        return self.draws * (online.draw_cost(candidates + targets) + pairs)
 
     def _probabilities(self, online: OnlineLaplace, images: Features, seed: int) -> Tensor:  # [S, N, C]
         text = Held(self.vlm.text) if self.options.text == "held" else self.vlm.posterior["text"]
