@@ -117,7 +117,7 @@ def better_without_epig(budget: int, targets: int) -> str | None:
     return (
         f"The budget of {budget} reaches the target's {targets} images, so that 'targeted-random' can label a "
         "neighbour of every one; with that many labels it did as well as 'epig' where both were tried, in a moment. "
-        "EPIG is ahead with fewer labels, and its order is of use if you stop early."
+        "EPIG is mostly ahead with fewer labels, and its order is of use if you stop early."
     )
 
 
