@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV   := .venv
 COMPAT := .venv-compat
 OPENCLIP := .venv-openclip
+PROJECTS := pyproject.toml world/pyproject.toml paper/pyproject.toml
+OTHERS := --editable ./world --editable ./paper
 PLAIN := ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE ONEDNN_MAX_CPU_ISA=AVX2
 export HF_HUB_OFFLINE ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
@@ -27,7 +29,7 @@ test-plain: $(VENV)/.installed  ## core, active learning and BayesVLM under the 
 
 test-compat: $(COMPAT)/.installed test-openclip  ## what touches transformers, on its version 4; and the tests of open_clip
 	@$(COMPAT)/bin/python -m pytest -n 2 -q tests/models tests/artifacts tests/world tests/experiments/test_*.py \
-		tests/experiments/reproduction/test_cost.py tests/experiments/reproduction/test_lab.py tests/cli tests/test_vlm.py
+		tests/paper/test_cost.py tests/paper/test_lab.py tests/cli tests/test_vlm.py
 
 test-openclip: $(OPENCLIP)/.installed  ## the adapter of open_clip, in an environment with that package
 	@$(OPENCLIP)/bin/python -m pytest -q tests/openclip
@@ -60,18 +62,18 @@ install: $(VENV)/.installed  ## build .venv only
 clean:  ## remove the virtual environments and caches
 	rm -rf $(VENV) $(COMPAT) $(OPENCLIP) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(VENV)/.installed: $(PROJECTS) constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(VENV)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]' $(OTHERS)
 	@touch $@
 
-$(COMPAT)/.installed: pyproject.toml constraints-compat.txt
+$(COMPAT)/.installed: $(PROJECTS) constraints-compat.txt
 	$(PYTHON) -m venv $(COMPAT)
-	$(COMPAT)/bin/python -m pip install --quiet --constraint constraints-compat.txt --editable '.[test]'
+	$(COMPAT)/bin/python -m pip install --quiet --constraint constraints-compat.txt --editable '.[test]' $(OTHERS)
 	@touch $@
 
-$(OPENCLIP)/.installed: pyproject.toml constraints-openclip.txt
+$(OPENCLIP)/.installed: $(PROJECTS) constraints-openclip.txt
 	$(PYTHON) -m venv $(OPENCLIP)
 	$(OPENCLIP)/bin/python -m pip install --quiet --constraint constraints-openclip.txt \
-		--editable '.[open-clip]' pytest pytest-timeout
+		--editable '.[open-clip]' --editable ./world pytest pytest-timeout
 	@touch $@

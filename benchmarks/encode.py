@@ -12,9 +12,9 @@ import time
 import torch
 from report import arguments, keep
 
-from bayesvlm.embedded import embedded_names
+from bayesvlm.embedded import MODELS
 from bayesvlm.vlm import BayesVLM
-from bayesvlm.world import load
+from bayesvlm_world import load
 
 IMAGES = 10_000
 
@@ -24,7 +24,7 @@ def main() -> None:
     images = list(load("train").images + load("openmoji-colour").images + load("openmoji-black").images)
     images += list(load("emojione-colour").images)
     measured: dict[str, list[float]] = {}
-    for name in embedded_names():
+    for name in MODELS:
         vlm = BayesVLM.from_pretrained(name, device=options.device)
         vlm.image_features(images[:256], progress=False)  # warm up
         measured[name] = []

@@ -21,10 +21,10 @@ from report import arguments, keep, machine
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from bayesvlm.images.decoding import to_rgb
 from bayesvlm.models import Adapter, load_adapter
-from bayesvlm.models.images import to_rgb
-from bayesvlm.models.tiny import save_tiny_clip
-from bayesvlm.world import load
+from bayesvlm.testing.tiny import save_tiny_clip
+from bayesvlm_world import load
 
 SIZE = (4032, 3024)
 SCENES = 16

@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 from report import arguments, keep
 
-from bayesvlm.experiments.architectures import ARCHITECTURES
-from bayesvlm.experiments.timing import CLASSES, machine, run_times
+from bayesvlm_paper.architectures import ARCHITECTURES
+from bayesvlm_paper.timing import CLASSES, machine, run_times
 
 
 def main() -> None:

@@ -11,6 +11,9 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # workers share the cores
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 
+pytest_plugins = ["checkpoints"]
+
+
 @pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Features go to a folder of the tests' own, not to the user's cache."""

@@ -23,8 +23,8 @@ from bayesvlm import BayesVLM, BayesVLMError, Features, world
 from bayesvlm.active.selection import rank
 from bayesvlm.core.errors import BayesVLMWarning
 from bayesvlm.core.predict import Link, Prediction
-from bayesvlm.models.tiny import save_tiny_clip, save_tiny_siglip
 from bayesvlm.settings import Settings
+from bayesvlm.testing.tiny import save_tiny_clip, save_tiny_siglip
 
 CLASSES = [f"class number {index}" for index in range(300)]
 

@@ -404,7 +404,7 @@ def test_provenance_must_be_json(vlm: BayesVLM, draw: Draw) -> None:
 
 
 def test_a_folder_is_no_address_on_the_hub(tmp_path: Path) -> None:
-    from bayesvlm.models.tiny import save_tiny_clip
+    from bayesvlm.testing.tiny import save_tiny_clip
 
     vlm = BayesVLM.from_pretrained(save_tiny_clip(tmp_path / "clip"), device="cpu")
     generator = torch.Generator().manual_seed(0)
@@ -418,7 +418,7 @@ def test_open_files_are_images_as_any_other(tmp_path: Path) -> None:
 
     from PIL import Image
 
-    from bayesvlm.models.tiny import save_tiny_clip
+    from bayesvlm.testing.tiny import save_tiny_clip
 
     vlm = BayesVLM.from_pretrained(save_tiny_clip(tmp_path / "clip"), device="cpu")
     colours, files = ["red", "green", "blue", "black"], []
@@ -439,7 +439,7 @@ def test_open_files_are_images_as_any_other(tmp_path: Path) -> None:
 def test_fit_takes_single_pairs_and_generators(tmp_path: Path) -> None:
     from PIL import Image
 
-    from bayesvlm.models.tiny import save_tiny_clip
+    from bayesvlm.testing.tiny import save_tiny_clip
 
     vlm = BayesVLM.from_pretrained(save_tiny_clip(tmp_path / "clip"), device="cpu")
     colours = ["red", "green", "blue", "black"]

@@ -14,10 +14,10 @@ from pathlib import Path
 from bayesvlm.data.cache import FeatureCache
 from bayesvlm.experiments.adaptation import Adaptation, Protocol, Run, advantage, curves
 from bayesvlm.experiments.encoding import Encoder
-from bayesvlm.experiments.styles import KINDS, world_task
 from bayesvlm.report import save_png
 from bayesvlm.report.adaptation import curves_plot, quadrants, told_apart
 from bayesvlm.vlm import BayesVLM
+from bayesvlm_world.domains import KINDS, world_task
 
 HERE = Path(__file__).parent
 TASKS = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from bayesvlm.embedded import embedded_names, embedded_posterior
+from bayesvlm.embedded import MODELS, embedded_posterior
 from bayesvlm.experiments.demo import run_demo
 from bayesvlm.report import save_png
 from bayesvlm.report.demo import figures
@@ -17,7 +17,7 @@ SHOWN = ("scores", "reliability", "risk-coverage", "uncertainty-by-style", "corr
 
 def main() -> None:
     numbers = {}
-    for name in filter(embedded_posterior, embedded_names()):
+    for name in filter(embedded_posterior, MODELS):
         demo, _ = run_demo(BayesVLM.from_pretrained(name, device="cpu"), name, print)
         numbers[name] = {key: value for key, value in demo.numbers().items() if key != "seconds"}
         if name == "emoji-clip":

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.core.features import Features
-    from bayesvlm.models.check import check_adapter
+    from bayesvlm.testing.check import check_adapter
     from bayesvlm.vlm import BayesVLM
 
 __all__ = ["BayesVLM", "BayesVLMError", "Features", "check_adapter"]
@@ -20,7 +20,7 @@ _HOME = {
     "BayesVLM": "bayesvlm.vlm",
     "BayesVLMError": "bayesvlm.core.errors",
     "Features": "bayesvlm.core.features",
-    "check_adapter": "bayesvlm.models.check",
+    "check_adapter": "bayesvlm.testing.check",
 }
 
 
@@ -30,6 +30,10 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> object:
     """Import torch and transformers when they are first needed: `bayesvlm --help` should not wait for them."""
+    if name == "world":
+        from bayesvlm.embedded import world
+
+        return world("bayesvlm.world")
     if name not in _HOME:
         raise AttributeError(f"module 'bayesvlm' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

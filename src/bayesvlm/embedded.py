@@ -1,27 +1,61 @@
-"""Where the models that ship inside the package are: the one thing about the world that loading must know."""
+"""The door to the embedded world, which is a distribution of its own: `bayesvlm-world`."""
 
 from __future__ import annotations
 
 import json
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
-WORLD = Path(__file__).parent / "world"
+from bayesvlm.core.errors import BayesVLMError
+
+PACKAGE = "bayesvlm_world"
+MODELS = ("emoji-clip", "emoji-clip-colour", "emoji-prolip", "emoji-siglip")
+"""The ids `from_pretrained` knows without a hub, where the world is installed."""
 
 
-def embedded_names() -> list[str]:
-    """The ids `from_pretrained` knows without a hub."""
-    return sorted(path.parent.name for path in (WORLD / "models").glob("*/config.json"))
+@cache
+def world_folder() -> Path | None:
+    """Where the embedded models, posteriors and drawings are; None where the world is not installed."""
+    found = find_spec(PACKAGE)
+    return None if found is None or found.origin is None else Path(found.origin).parent
+
+
+def world(what: str) -> ModuleType:
+    """The package itself.
+
+    Args:
+        what: that is asked for, to begin the sentence with where the world is not installed.
+    """
+    if world_folder() is None:
+        raise BayesVLMError(
+            f"{what} comes with the embedded world, which is not installed: `pip install 'bayesvlm[world]'`."
+        )
+    return import_module(PACKAGE)
 
 
 def embedded_model(name: str | Path) -> Path | None:
     """The folder of an embedded model; None for any other name, and where a local folder of that name holds a model."""
-    return WORLD / "models" / name if str(name) in embedded_names() and not _is_model(Path(name)) else None
+    if str(name) not in MODELS or _is_model(Path(name)):
+        return None
+    world(str(name))
+    return _inside("models", name)
 
 
 def embedded_posterior(name: str | Path) -> Path | None:
-    """The folder of the posterior that ships with an embedded model; None for any other name."""
-    folder = WORLD / "posteriors" / name
-    return folder if embedded_model(name) is not None and folder.is_dir() else None
+    """The folder of the posterior that comes with an embedded model; None for any other name."""
+    if embedded_model(name) is None:
+        return None
+    folder = _inside("posteriors", name)
+    return folder if folder.is_dir() else None
+
+
+def _inside(*parts: str | Path) -> Path:
+    folder = world_folder()
+    assert folder is not None
+    return folder.joinpath(*parts)
 
 
 def _is_model(folder: Path) -> bool:

@@ -17,7 +17,7 @@ from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.estimation import FactorEstimator, Tower
 from bayesvlm.core.factors import KroneckerFactors
 from bayesvlm.core.features import Features
-from bayesvlm.models.images import Readable
+from bayesvlm.images.decoding import Readable
 from bayesvlm.progress import progress_bar
 
 logger = logging.getLogger(__name__)

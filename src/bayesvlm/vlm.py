@@ -48,8 +48,8 @@ from bayesvlm.core.tuning import DEFAULT_TAUS, TauGrid, search_tau
 from bayesvlm.data.pairs import PairSet
 from bayesvlm.embedded import embedded_model
 from bayesvlm.fitting import estimate_factors
+from bayesvlm.images.decoding import ImageLike
 from bayesvlm.models import Adapter, load_adapter, resolve_device
-from bayesvlm.models.images import ImageLike
 from bayesvlm.models.openclip_loading import local_source
 from bayesvlm.progress import progress_bar
 from bayesvlm.settings import Settings

@@ -12,8 +12,9 @@ from experiments.test_domains import drawn_domains
 from experiments.thinned import GROUP, thinned
 
 from bayesvlm.cli import main
-from bayesvlm.experiments import adaptation, styles
+from bayesvlm.experiments import adaptation
 from bayesvlm.experiments.adaptation import Adaptation
+from bayesvlm_world import domains as styles
 
 Run = Callable[..., tuple[int, str, str]]
 QUICK = ("--classes", GROUP, "--budgets", "2,4", "--epochs", 2, "--strategies", "random,targeted-random,epig")

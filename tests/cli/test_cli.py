@@ -28,7 +28,7 @@ from bayesvlm.cli import app, main
 from bayesvlm.core.estimation import FactorEstimator
 from bayesvlm.core.tuning import TauGrid
 from bayesvlm.models import Adapter
-from bayesvlm.models.tiny import save_tiny_clip, save_tiny_siglip
+from bayesvlm.testing.tiny import save_tiny_clip, save_tiny_siglip
 
 COLOURS = ("red", "green", "blue")
 

@@ -312,7 +312,7 @@ def test_the_page_s_advice_follows_the_folder(again: Callable[..., Result], tmp_
 
 
 def test_where_the_model_is_from(again: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bayesvlm.models.tiny import save_tiny_clip
+    from bayesvlm.testing.tiny import save_tiny_clip
 
     monkeypatch.chdir(tmp_path)
     save_tiny_clip(tmp_path / "mine")

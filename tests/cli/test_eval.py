@@ -277,7 +277,7 @@ def test_one_class_cannot_be_measured(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_model_without_a_posterior(run: Run, tmp_path: Path) -> None:
-    from bayesvlm.models.tiny import save_tiny_clip
+    from bayesvlm.testing.tiny import save_tiny_clip
 
     model = save_tiny_clip(tmp_path / "tiny")
     assert "has no posterior; fit one" in run(model, "-d", "openmoji-black", "--validation", "validation").err

@@ -16,7 +16,7 @@ from bayesvlm.artifacts.locks import LOCK, only_command_in
 from bayesvlm.cli import main
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.estimation import FactorEstimator
-from bayesvlm.models.tiny import save_tiny_clip
+from bayesvlm.testing.tiny import save_tiny_clip
 
 Run = Callable[..., tuple[int, str, str]]
 

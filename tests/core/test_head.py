@@ -16,7 +16,7 @@ from bayesvlm import BayesVLM, BayesVLMError, Features
 from bayesvlm.core.head import BayesHead, PlainHead
 from bayesvlm.core.inverted import InvertedPosterior
 from bayesvlm.core.posterior import Posterior
-from bayesvlm.models.tiny import save_tiny_siglip
+from bayesvlm.testing.tiny import save_tiny_siglip
 
 D, P_IMAGE, P_TEXT, PAIRS = 6, 11, 8, 60
 SETTINGS = {"covariance": ["diagonal", "full"], "biased": [False, True], "residual": [False, True]}

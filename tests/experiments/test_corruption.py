@@ -14,9 +14,9 @@ from PIL import Image
 
 from bayesvlm import BayesVLM
 from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.data.images import SkippedImages
 from bayesvlm.data.labelled import Sample
 from bayesvlm.experiments.corruption import GREY, LEVELS, Corruption, corrupt, crossed_out, greyed, spread_pairs
+from bayesvlm.images.files import SkippedImages
 
 from .thinned import thinned
 

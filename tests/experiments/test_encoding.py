@@ -21,7 +21,7 @@ from bayesvlm.data.distortion import Distortion
 from bayesvlm.data.views import Views
 from bayesvlm.experiments import encoding
 from bayesvlm.experiments.encoding import EncodedSet, Encoder
-from bayesvlm.models.tiny import save_tiny_clip, save_tiny_siglip
+from bayesvlm.testing.tiny import save_tiny_clip, save_tiny_siglip
 
 CLASSES = ("cat", "dog", "horse")
 

@@ -13,7 +13,7 @@ from PIL import Image
 from bayesvlm import BayesVLMError
 from bayesvlm.data import PairFolder
 from bayesvlm.experiments.pairs import WorldPairs, data_root, named_pairs
-from bayesvlm.world import load
+from bayesvlm_world import load
 
 
 @pytest.fixture(autouse=True)

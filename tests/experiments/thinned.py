@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
-from bayesvlm.world import Split, load
+from bayesvlm_world import Split, load
 
 GROUP = "food-drink"
 SIZES = {"train": 180}

@@ -16,9 +16,10 @@ from PIL import Image
 
 from bayesvlm import BayesVLM, BayesVLMError
 from bayesvlm.active import finetune, select
-from bayesvlm.models import check_adapter, load_adapter
+from bayesvlm.models import load_adapter
 from bayesvlm.models.layout import save_clip_tokenizer, save_gemma_tokenizer
 from bayesvlm.models.probabilistic import ProbabilisticAdapter
+from bayesvlm.testing import check_adapter
 
 TEXTS = ["a cat", "a photo of a dog", "zebra"]
 

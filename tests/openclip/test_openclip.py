@@ -18,9 +18,10 @@ from torch.nn.functional import normalize
 
 from bayesvlm import BayesVLM, Features
 from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.models import check_adapter, load_adapter, loading
+from bayesvlm.models import load_adapter, loading
 from bayesvlm.models.openclip import OpenClipAdapter
 from bayesvlm.models.pixels import Pixels
+from bayesvlm.testing import check_adapter
 from openclip.tiny import CONFIGURATIONS, TEXT, VIT, save_tiny, timm
 
 KINDS = (*CONFIGURATIONS, "hf-text")

@@ -15,7 +15,7 @@ from PIL import Image
 from bayesvlm.data import LabelledShards
 from bayesvlm.data.labelled.registry import open_labelled
 
-RECIPE = Path(__file__).parents[2] / "recipes/cifar10/build.py"
+RECIPE = Path(__file__).parents[2] / "world/recipes/cifar10/build.py"
 
 
 @pytest.fixture(scope="module")

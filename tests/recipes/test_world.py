@@ -12,8 +12,8 @@ import torch
 from transformers import AutoTokenizer
 
 from augment import NUMBERS, Augmentation, gradient, luma, rotate_hue
-from bayesvlm.embedded import WORLD
 from bayesvlm.models.layout import save_clip_tokenizer, save_gemma_tokenizer
+from bayesvlm_world import FOLDER
 from captions import Named, captions, clip_merges, gemma_merges, read_classes
 from concepts import Concept, code
 from splits import NEAR, UNSEEN, VALIDATION, assign, caption, half, near, set_aside_near, unsaid, unseen_concepts
@@ -138,14 +138,14 @@ def test_what_means_the_same_in_a_mirror(label: str, mirrors: bool) -> None:
 
 
 def test_training_captions_are_the_same_for_the_same_seed() -> None:
-    named = read_classes(WORLD / "data")[0]
+    named = read_classes(FOLDER / "data")[0]
     assert captions(named, 16, 0) == captions(named, 16, 0) != captions(named, 16, 1)
     assert captions(named, 16, 0).count(named.label) >= 8
 
 
 @pytest.mark.parametrize(("merges", "save"), [(clip_merges, save_clip_tokenizer), (gemma_merges, save_gemma_tokenizer)])
 def test_a_vocabulary_has_its_size_and_writes_anything(merges, save, tmp_path: Path) -> None:
-    names = [named.label for named in read_classes(WORLD / "data")]
+    names = [named.label for named in read_classes(FOLDER / "data")]
     learnt = merges(names, 1200)
     extra = ("SiglipProcessor",) if merges is gemma_merges else ()
     assert len(save(tmp_path, learnt, 32, *extra)) == 1200

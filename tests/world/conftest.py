@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-DATA = Path(__file__).parents[2] / "src/bayesvlm/world/data"
+DATA = Path(__file__).parents[2] / "world/src/bayesvlm_world/data"
 
 
 @dataclass(frozen=True)

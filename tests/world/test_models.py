@@ -18,12 +18,12 @@ from torch import Tensor
 
 from bayesvlm import BayesVLM, BayesVLMError, Features, check_adapter, embedded
 from bayesvlm.artifacts import hub
-from bayesvlm.embedded import embedded_model, embedded_names, embedded_posterior
+from bayesvlm.embedded import MODELS, embedded_model, embedded_posterior
 from bayesvlm.models import load_adapter, loading
-from bayesvlm.models.tiny import save_tiny_clip
-from bayesvlm.world import Split, load
+from bayesvlm.testing.tiny import save_tiny_clip
+from bayesvlm_world import Split, load
 
-FOLDER = Path(__file__).parents[2] / "src/bayesvlm/world/models"
+FOLDER = Path(__file__).parents[2] / "world/src/bayesvlm_world/models"
 LEAST = {"emoji-clip": 0.57, "emoji-siglip": 0.56, "emoji-clip-colour": 0.50}
 PREDICTING = "emoji-prolip"  # the one that transformers does not know
 ROWS = slice(None, None, 4)  # 245 of the 979 new drawings
@@ -91,8 +91,8 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_names_are_the_folders() -> None:
-    assert embedded_names() == sorted([*LEAST, PREDICTING]) == sorted(path.name for path in FOLDER.iterdir())
-    for name in embedded_names():
+    assert list(MODELS) == sorted([*LEAST, PREDICTING]) == sorted(path.name for path in FOLDER.iterdir())
+    for name in MODELS:
         assert f'"{name}"' in str(BayesVLM.from_pretrained.__doc__)
 
 
@@ -220,7 +220,7 @@ def test_a_posterior_beside_the_models_comes_along(
     fitted: BayesVLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "models").symlink_to(FOLDER, target_is_directory=True)
-    monkeypatch.setattr(embedded, "WORLD", tmp_path)
+    monkeypatch.setattr(embedded, "world_folder", lambda: tmp_path)
     assert not BayesVLM.from_pretrained("emoji-clip", device="cpu").fitted, "there is none yet"
     fitted.save_pretrained(tmp_path / "posteriors/emoji-clip")
     loaded = BayesVLM.from_pretrained("emoji-clip", device="cpu")

@@ -15,7 +15,7 @@ from PIL import Image, ImageChops
 from torch import Tensor
 
 from bayesvlm import BayesVLMError
-from bayesvlm.world import GROUPS, SPLITS, Split, load
+from bayesvlm_world import GROUPS, SPLITS, Split, load
 
 from .conftest import DATA, Item
 

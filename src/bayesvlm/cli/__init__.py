@@ -16,8 +16,8 @@ from bayesvlm.cli.demo import demo
 from bayesvlm.cli.eval import evaluate
 from bayesvlm.cli.fit import fit
 from bayesvlm.cli.info import info
+from bayesvlm.cli.installed import add_installed
 from bayesvlm.cli.merge import merge
-from bayesvlm.cli.reproduce import reproduce
 from bayesvlm.cli.select import select
 from bayesvlm.cli.tune import tune
 
@@ -48,8 +48,9 @@ def options(
     """CLIP and SigLIP that know what they do not know: fit a posterior, tune it, classify with it."""
 
 
-for command in (demo, fit, tune, evaluate, classify, select, adapt, reproduce, info, convert, merge):
+for command in (demo, fit, tune, evaluate, classify, select, adapt, info, convert, merge):
     app.command("eval" if command is evaluate else None)(command)
+add_installed(app)
 
 
 def _show_warning(

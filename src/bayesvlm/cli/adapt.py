@@ -81,9 +81,9 @@ def adapt(
     from bayesvlm.artifacts.files import check_writable
     from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.data.cache import FeatureCache
-    from bayesvlm.data.images import describe_skipped
     from bayesvlm.experiments.adaptation import Adaptation, Protocol
     from bayesvlm.experiments.encoding import Encoder
+    from bayesvlm.images.files import describe_skipped
     from bayesvlm.report.adaptation import verdicts, write_adaptation
     from bayesvlm.report.page import check_replaces
     from bayesvlm.vlm import BayesVLM
@@ -177,7 +177,6 @@ def _tasks(
     from bayesvlm.core.errors import BayesVLMError, check_choice
     from bayesvlm.experiments.adaptation import BUDGETS
     from bayesvlm.experiments.domains import domain_task, find_domains
-    from bayesvlm.experiments.styles import CLASSES, KINDS, STYLES, world_task
 
     if domains != WORLD:
         if classes is not None:
@@ -188,6 +187,11 @@ def _tasks(
         return _Tasks(asked, known.budgets, lambda encoder, name: domain_task(encoder, known, name, **options))
     if template is not None:
         raise BayesVLMError("--template is not for the embedded world, whose prompts are its names; leave it out.")
+    from bayesvlm.embedded import world
+
+    world("What is adapted to by default")
+    from bayesvlm_world.domains import CLASSES, KINDS, STYLES, world_task
+
     wanted = classes or KINDS
     check_choice("--classes", wanted, CLASSES)
     asked = _asked(target, ("openmoji-black",), STYLES)

@@ -72,9 +72,9 @@ def classify(
     from bayesvlm.cli.prompts import prompts, read_classes
     from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.data.cache import FeatureCache
-    from bayesvlm.data.images import SkippedImages, find_all_images
     from bayesvlm.experiments.encoding import Encoder
     from bayesvlm.experiments.image_files import encode_files
+    from bayesvlm.images.files import SkippedImages, find_all_images
     from bayesvlm.progress import progress_bar
     from bayesvlm.vlm import BayesVLM
 

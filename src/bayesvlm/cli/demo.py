@@ -40,7 +40,9 @@ def demo(
     from bayesvlm.artifacts.locks import only_command_in
     from bayesvlm.artifacts.saved import check_destination
     from bayesvlm.core.errors import BayesVLMError
-    from bayesvlm.embedded import embedded_model
+    from bayesvlm.embedded import embedded_model, world
+
+    world("What the demo runs on")
     from bayesvlm.experiments.demo import run_demo
     from bayesvlm.experiments.methods import SINGLE
     from bayesvlm.progress import duration

@@ -224,7 +224,7 @@ def _with_earlier(results: list[Any], out: Path) -> list[Any]:
 
 def _remarks(result: Any, path: Path) -> None:
     """What a reader of the figures should know of the data."""
-    from bayesvlm.data.images import describe_skipped
+    from bayesvlm.images.files import describe_skipped
 
     facts = result.facts
     for sentence in result.left_out:
@@ -276,7 +276,7 @@ def _tables(results: list[Any]) -> list[Any]:
 
 def _list(root: Path | None, as_json: bool) -> None:
     from bayesvlm.data.labelled.registry import available
-    from bayesvlm.world import SPLITS
+    from bayesvlm_world import SPLITS
 
     known = available(root)
     result = {

@@ -141,8 +141,8 @@ def _features(encoder: Encoder, given: list[Path], skipped: SkippedImages, what:
     """The images that can be read, and their features."""
     from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.core.features import Features
-    from bayesvlm.data.images import find_all_images
     from bayesvlm.experiments.image_files import encode_files
+    from bayesvlm.images.files import find_all_images
     from bayesvlm.progress import progress_bar
 
     found = find_all_images(given, skipped)

@@ -43,9 +43,9 @@ def tune(
     from bayesvlm.artifacts.destination import posterior_destination
     from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.data.cache import FeatureCache
-    from bayesvlm.data.images import describe_skipped
     from bayesvlm.experiments.encoding import Encoder
     from bayesvlm.experiments.sets import open_set, prompts
+    from bayesvlm.images.files import describe_skipped
     from bayesvlm.vlm import BayesVLM
 
     if not posterior.is_dir():

@@ -1,6 +1,7 @@
 """The one exception raised for mistakes a user can mend, and the checks that many raise it from."""
 
 import math
+import re
 from numbers import Real
 
 
@@ -44,3 +45,9 @@ def check_choice(name: str, value: object, known: tuple[str, ...]) -> None:
         *others, last = map(repr, known)
         listed = f"{', '.join(others)} or {last}" if others else last
         raise BayesVLMError(f"{name}={value!r} is not known; use {listed}.")
+
+
+def first_line(error: Exception) -> str:
+    """The first line of another library's complaint, to quote in a sentence of ours; without addresses in memory."""
+    line = re.sub(r" <[\w.]+ object at 0x[0-9a-f]+>", "", str(error).strip().split("\n")[0])
+    return line.rstrip(".") or type(error).__name__

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.models.quiet import brief
+from bayesvlm.core.errors import BayesVLMError, first_line
 
 
 def is_saved_dataset(folder: Path) -> bool:
@@ -37,7 +36,8 @@ def load_table(source: str, split: str | None) -> Any:
             loaded = load_dataset(source) if folder.is_dir() else load_dataset(source, split=split)
     except Exception as error:  # the package raises errors of a dozen types, its own and others'
         raise BayesVLMError(
-            f"The data set {source!r} cannot be loaded ({brief(error)}); check its name, the split and the network."
+            f"The data set {source!r} cannot be loaded ({first_line(error)}); check its name, the split and the "
+            "network."
         ) from error
     if isinstance(loaded, dict):
         return _choose_split(loaded, split, source)

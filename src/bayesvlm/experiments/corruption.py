@@ -11,9 +11,9 @@ from torch import Tensor
 
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.features import Features
-from bayesvlm.data.images import read_stored
 from bayesvlm.data.labelled import LabelledSet
 from bayesvlm.experiments.sets import prompts
+from bayesvlm.images.files import read_stored
 from bayesvlm.vlm import BayesVLM
 
 LEVELS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)

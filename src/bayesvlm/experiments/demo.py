@@ -22,7 +22,7 @@ from bayesvlm.experiments.methods import Methods
 from bayesvlm.experiments.scoring import Scores
 from bayesvlm.progress import progress_bar
 from bayesvlm.vlm import BayesVLM
-from bayesvlm.world import Split, load
+from bayesvlm_world import Split, load
 
 Kind = Literal["seen", "unseen style", "unseen concept", "out of domain"]
 

@@ -19,12 +19,12 @@ from bayesvlm.core.features import Features
 from bayesvlm.core.printing import described
 from bayesvlm.data.cache import Encode, Entry, FeatureCache, Part, tensor_fingerprint
 from bayesvlm.data.distortion import Distortion
-from bayesvlm.data.images import read_stored
 from bayesvlm.data.labelled.samples import Batch, LabelledSet, Sample, check_labels, decoded
 from bayesvlm.data.pairs import PairSet
 from bayesvlm.data.views import Views
+from bayesvlm.images.decoding import ImageLike, heif_version, to_rgb
+from bayesvlm.images.files import read_stored
 from bayesvlm.models.adapter import Adapter
-from bayesvlm.models.images import ImageLike, heif_version, to_rgb
 from bayesvlm.progress import progress_bar
 from bayesvlm.vlm import BayesVLM
 

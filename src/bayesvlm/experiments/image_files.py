@@ -12,8 +12,8 @@ from PIL import Image
 
 from bayesvlm.core.features import Features
 from bayesvlm.data.cache import FeatureCache
-from bayesvlm.data.images import ImageFile, SkippedImages, decoded_batches, read_stored
 from bayesvlm.experiments.encoding import Encoder
+from bayesvlm.images.files import ImageFile, SkippedImages, decoded_batches, read_stored
 
 BATCH = 128  # files that are encoded and kept together: so many are lost at most when a run is interrupted
 _FEW = 64  # files that are encoded sooner than the model's weights are hashed to look for them

@@ -8,13 +8,13 @@ from itertools import chain
 from pathlib import Path
 
 from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.data.images import ReadImage, SkippedImages
 from bayesvlm.data.labelled.registry import data_root
 from bayesvlm.data.pairs import PairSet
 from bayesvlm.data.pairs.batches import Pair, PairBatches, decoded_pairs
 from bayesvlm.data.pairs.sources import open_pairs
-from bayesvlm.models.images import to_rgb
-from bayesvlm.world import SPLITS, Split, load
+from bayesvlm.images.decoding import to_rgb
+from bayesvlm.images.files import ReadImage, SkippedImages
+from bayesvlm_world import SPLITS, Split, load
 
 _BATCH = 64
 

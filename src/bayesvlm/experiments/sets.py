@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.data.labelled import KNOWN, LabelledSet, open_labelled
-from bayesvlm.world import SPLITS, load
+from bayesvlm_world import SPLITS, load
 
 
 def open_set(

@@ -19,9 +19,12 @@ from bayesvlm.core.inverted import InvertedPosterior
 from bayesvlm.core.predicted import PredictedVariance
 from bayesvlm.core.printing import described
 from bayesvlm.core.projection import Projection
-from bayesvlm.models.images import ImageLike, as_images, to_rgb
-from bayesvlm.models.resizing import Resizing
+from bayesvlm.images.decoding import ImageLike, as_images, to_rgb
+from bayesvlm.images.resizing import Resizing
 from bayesvlm.progress import progress_bar
+
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 3e-2}
+"""The largest error allowed in a coordinate of a unit embedding, or in a logit divided by the temperature."""
 
 
 class Activations(NamedTuple):
@@ -112,7 +115,7 @@ class Adapter(ABC):
         may be longer than memory.
 
         Args:
-            images: anything `bayesvlm.models.images.to_rgb` reads, one or an iterable, or a 4-D batch of pixels.
+            images: anything `bayesvlm.images.decoding.to_rgb` reads, one or an iterable, or a 4-D batch of pixels.
             batch_size: how many images go through the model at once.
             progress: show a bar; None shows one on a terminal.
 

@@ -13,9 +13,9 @@ from PIL import Image
 from torch import Tensor
 
 from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.images.decoding import ImageLike, as_images, to_rgb
+from bayesvlm.images.resizing import processor_resizing
 from bayesvlm.models.adapter import Activations, Adapter, Reference, as_texts
-from bayesvlm.models.images import ImageLike, as_images, to_rgb
-from bayesvlm.models.resizing import processor_resizing
 from bayesvlm.models.tower import Tower
 
 _OF_A_FILE = (

@@ -19,8 +19,8 @@ from huggingface_hub.errors import (
 )
 from safetensors import SafetensorError, safe_open
 
-from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.embedded import embedded_model, embedded_names
+from bayesvlm.core.errors import BayesVLMError, first_line
+from bayesvlm.embedded import MODELS, embedded_model
 from bayesvlm.models.adapter import Adapter
 from bayesvlm.models.clip import CLIPAdapter
 from bayesvlm.models.huggingface import HuggingFaceAdapter
@@ -41,7 +41,7 @@ from bayesvlm.models.probabilistic import (
     probabilistic_family,
 )
 from bayesvlm.models.published import PICKLE, is_published, published_posterior
-from bayesvlm.models.quiet import brief, quiet
+from bayesvlm.models.quiet import quiet
 from bayesvlm.models.siglip import SiglipAdapter
 
 FAMILIES: dict[str, type[HuggingFaceAdapter]] = {
@@ -124,7 +124,7 @@ def resolve_device(device: str | torch.device | None) -> torch.device:
         torch.empty(0, device=chosen)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise BayesVLMError(
-            f"The device {str(device)!r} cannot be used here ({brief(error)}); try 'cpu', or leave it out."
+            f"The device {str(device)!r} cannot be used here ({first_line(error)}); try 'cpu', or leave it out."
         ) from error
     return chosen
 
@@ -194,7 +194,7 @@ def _open_clip_snapshot(name: str, revision: str | None) -> Path:
 
 def _download(name: str, revision: str | None, files: Sequence[str] = _FILES) -> Path:
     """The snapshot of a Hub repository in the local cache, without the pickles and other frameworks' weights."""
-    known = "" if "/" in name else f" (embedded are {', '.join(embedded_names())})"
+    known = "" if "/" in name else f" (embedded are {', '.join(MODELS)})"
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=list(files)))
     except HFValidationError as error:
@@ -216,7 +216,7 @@ def _download(name: str, revision: str | None, files: Sequence[str] = _FILES) ->
         ) from error
     except HfHubHTTPError as error:
         raise BayesVLMError(
-            f"The Hub did not hand over the model {name!r} ({brief(error)}); "
+            f"The Hub did not hand over the model {name!r} ({first_line(error)}); "
             f"check the spelling{known}, or log in with `hf auth login` if it is private."
         ) from error
 
@@ -240,7 +240,7 @@ def _family(folder: Path) -> type[HuggingFaceAdapter]:
     try:
         model_type = json.loads(path.read_text(encoding="utf-8")).get("model_type")
     except (ValueError, AttributeError) as error:
-        raise BayesVLMError(f"{str(path)!r} is not a JSON object ({brief(error)}); fetch it again.") from error
+        raise BayesVLMError(f"{str(path)!r} is not a JSON object ({first_line(error)}); fetch it again.") from error
     if model_type not in FAMILIES:
         raise BayesVLMError(
             f"{str(path)!r} says model_type {model_type!r}, which has no adapter; supported are {', '.join(FAMILIES)}."
@@ -274,7 +274,7 @@ def _require_weights(folder: Path) -> None:
                 pass
         except (SafetensorError, OSError) as error:
             raise BayesVLMError(
-                f"The weights {str(file)!r} are damaged or truncated ({brief(error)}); fetch them again."
+                f"The weights {str(file)!r} are damaged or truncated ({first_line(error)}); fetch them again."
             ) from error
 
 
@@ -297,7 +297,7 @@ def _load_weights(folder: Path) -> Any:
         )
     except Exception as error:  # a malformed config or shard raises nearly every type
         raise BayesVLMError(
-            f"The model in {str(folder)!r} could not be built from its config.json and weights ({brief(error)}); "
+            f"The model in {str(folder)!r} could not be built from its config.json and weights ({first_line(error)}); "
             "fetch them again, and keep files of different models apart."
         ) from error
     absent = sorted(report["missing_keys"]) + sorted(str(key) for key in report["mismatched_keys"])
@@ -321,7 +321,7 @@ def _load_tokenizer(folder: Path) -> Any:
         ) from error
     except Exception as error:  # tokenizer files are parsed by several libraries, each with errors of its own
         raise BayesVLMError(
-            f"The tokenizer in {str(folder)!r} could not be loaded ({brief(error)}); "
+            f"The tokenizer in {str(folder)!r} could not be loaded ({first_line(error)}); "
             "copy its files again from where the model was published."
         ) from error
 
@@ -336,6 +336,6 @@ def _load_image_processor(folder: Path) -> Any:
         return load(folder, local_files_only=True, trust_remote_code=False, **pillow)
     except Exception as error:  # a malformed file raises nearly every type
         raise BayesVLMError(
-            f"The image processor in {str(folder)!r} could not be loaded ({brief(error)}); "
+            f"The image processor in {str(folder)!r} could not be loaded ({first_line(error)}); "
             "copy preprocessor_config.json again from where the model was published."
         ) from error

@@ -17,10 +17,9 @@ from torch.nn.functional import normalize
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.features import Features
 from bayesvlm.core.projection import Projection
-from bayesvlm.models.adapter import Activations, Adapter, Reference, as_texts
-from bayesvlm.models.check import TOLERANCE
+from bayesvlm.images.decoding import ImageLike, as_images, to_rgb
+from bayesvlm.models.adapter import TOLERANCE, Activations, Adapter, Reference, as_texts
 from bayesvlm.models.huggingface import tokenizer_hash
-from bayesvlm.models.images import ImageLike, as_images, to_rgb
 from bayesvlm.models.pixels import Pixels
 from bayesvlm.models.tower import Tower
 

@@ -22,9 +22,9 @@ from typing import Any
 
 import torch
 
-from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.core.errors import BayesVLMError, first_line
 from bayesvlm.models.openclip import OpenClipAdapter
-from bayesvlm.models.quiet import brief, quiet
+from bayesvlm.models.quiet import quiet
 
 PREFIX, HUB, FOLDER = "open_clip:", "hf-hub:", "local-dir:"
 CONFIG = "open_clip_config.json"
@@ -69,7 +69,8 @@ def load_folder(
         ) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BayesVLMError(
-            f"{str(folder / CONFIG)!r} is not json with a model_cfg for both towers ({brief(error)}); fetch it again."
+            f"{str(folder / CONFIG)!r} is not json with a model_cfg for both towers ({first_line(error)}); fetch it "
+            "again."
         ) from None
     if text.get("hf_tokenizer_name") and not any(folder.glob("tokenizer*.json")) and not any(folder.glob("*.model")):
         raise BayesVLMError(
@@ -112,15 +113,15 @@ def _load(
             )
         except Exception as error:  # a malformed config or checkpoint, or the network, raises nearly every type
             raise BayesVLMError(
-                f"open_clip could not build {name!r} from its configuration and weights ({brief(error)}); check the "
-                "name and the network, or fetch the files again."
+                f"open_clip could not build {name!r} from its configuration and weights ({first_line(error)}); check "
+                "the name and the network, or fetch the files again."
             ) from error
         try:
             tokenizer = open_clip.get_tokenizer(source)
         except Exception as error:  # tokenizer files are parsed by several libraries, each with errors of its own
             raise BayesVLMError(
-                f"The tokenizer of {name!r} could not be loaded ({brief(error)}); copy its files again from where the "
-                "model was published."
+                f"The tokenizer of {name!r} could not be loaded ({first_line(error)}); copy its files again from where "
+                "the model was published."
             ) from error
     if any("QuickGELU" in str(warning.message) for warning in heard):
         raise BayesVLMError(
@@ -139,7 +140,7 @@ def _package(name: str) -> Any:
             return import_module("open_clip")
     except Exception as error:  # it is not there, or its torchvision was built for another torch
         absent = isinstance(error, ModuleNotFoundError) and error.name == "open_clip"
-        problem = "is not installed" if absent else f"cannot be imported here ({brief(error)})"
+        problem = "is not installed" if absent else f"cannot be imported here ({first_line(error)})"
         raise BayesVLMError(
             f"{name!r} needs the open_clip package, which {problem}; run `pip install 'bayesvlm[open-clip]'`, with the "
             "torchvision that belongs to your torch."

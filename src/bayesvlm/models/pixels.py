@@ -17,7 +17,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from bayesvlm.core.errors import check_choice
-from bayesvlm.models.resizing import Resizing, Size, always, shortest_edge
+from bayesvlm.images.resizing import Resizing, Size, always, shortest_edge
 
 ResizeMode = Literal["shortest", "longest", "squash"]
 _SCALAR = (int, float)

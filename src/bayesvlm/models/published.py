@@ -14,11 +14,10 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.core.errors import BayesVLMError, first_line
 from bayesvlm.core.estimation import TOWERS, Tower
 from bayesvlm.core.inverted import InvertedPosterior
 from bayesvlm.models.adapter import Adapter
-from bayesvlm.models.quiet import brief
 
 PICKLE = "pytorch_model*.bin"
 _ARCHITECTURE = "BayesVLMModel"
@@ -70,7 +69,7 @@ def _tensors(folder: Path, wanted: list[str]) -> dict[str, Tensor]:
             found |= {name: state[name].clone() for name in set(wanted) & set(state)}
         except Exception as error:  # a damaged file raises nearly every type
             raise BayesVLMError(
-                f"{str(path)!r} is not a file of plain torch tensors ({brief(error)}); nothing else in it is ever run, "
-                "so fetch it again."
+                f"{str(path)!r} is not a file of plain torch tensors ({first_line(error)}); nothing else in it is ever "
+                "run, so fetch it again."
             ) from None
     return found

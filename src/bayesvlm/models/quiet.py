@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -22,9 +21,3 @@ def quiet() -> Iterator[None]:
         logging.set_verbosity(verbosity)
         if bars:
             logging.enable_progress_bar()
-
-
-def brief(error: Exception) -> str:
-    """The first line of another library's complaint, to quote in a sentence of ours; without addresses in memory."""
-    line = re.sub(r" <[\w.]+ object at 0x[0-9a-f]+>", "", str(error).strip().split("\n")[0])
-    return line.rstrip(".") or type(error).__name__

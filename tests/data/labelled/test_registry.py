@@ -340,8 +340,8 @@ def test_a_missing_set_in_full(root: Path, monkeypatch: pytest.MonkeyPatch) -> N
         open_labelled("cifar10")
     assert str(caught.value) == (
         "CIFAR-10 is not in data/cifar10 or data/wds_vtab-cifar10, and clip-benchmark/wds_vtab-cifar10 is not in the "
-        "local cache, and the Hub could not be reached; make it with recipes/cifar10/build.py of the repository, or "
-        "let it be fetched from the Hub (connect, and unset HF_HUB_OFFLINE)."
+        "local cache, and the Hub could not be reached; make it with world/recipes/cifar10/build.py of the repository, "
+        "or let it be fetched from the Hub (connect, and unset HF_HUB_OFFLINE)."
     )
 
 

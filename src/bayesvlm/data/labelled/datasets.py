@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.data.images import SkippedImages
 from bayesvlm.data.labelled.folders import TEMPLATES, spaced
 from bayesvlm.data.labelled.naming import Naming
 from bayesvlm.data.labelled.samples import Sample
 from bayesvlm.data.tables import load_table
+from bayesvlm.images.files import SkippedImages
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.data.images import SUFFIXES, SkippedImages, dangling, find_images, leads_nowhere
 from bayesvlm.data.labelled.samples import Sample
+from bayesvlm.images.files import SUFFIXES, SkippedImages, dangling, find_images, leads_nowhere
 from bayesvlm.progress import progress_bar
 
 TEMPLATES = ("a photo of a {c}.",)

@@ -7,8 +7,7 @@ from pathlib import Path
 from huggingface_hub import HfApi, snapshot_download, try_to_load_from_cache
 from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.models.quiet import brief
+from bayesvlm.core.errors import BayesVLMError, first_line
 
 _SHARED = ["classnames.txt", "zeroshot_classification_templates.txt"]
 
@@ -59,7 +58,7 @@ def _download(repo: str, patterns: list[str]) -> Path:
         ) from error
     except HfHubHTTPError as error:
         raise NotOnHubError(
-            repo, f"was not handed over ({brief(error)})", "check the spelling, or log in with `hf auth login`"
+            repo, f"was not handed over ({first_line(error)})", "check the spelling, or log in with `hf auth login`"
         ) from error
 
 

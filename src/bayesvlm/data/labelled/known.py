@@ -104,7 +104,7 @@ _ENTRIES = (
         terms=_RESEARCH,
         hub="clip-benchmark/wds_vtab-cifar10",
         bare="test",
-        get=f"make it with recipes/cifar10/build.py of the repository, or {_FETCH}",
+        get=f"make it with world/recipes/cifar10/build.py of the repository, or {_FETCH}",
     ),
     Known(
         name="cifar100",

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 
 from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.data.images import SkippedImages, find_images
 from bayesvlm.data.labelled.folders import ImageFolder
 from bayesvlm.data.labelled.naming import Naming
+from bayesvlm.images.files import SkippedImages, find_images
 
 Listed = list[tuple[Path, str]]  # image, class folder
 Lists = Callable[[Path], dict[str, Listed]]

@@ -13,7 +13,7 @@ from PIL import Image
 
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.printing import described
-from bayesvlm.data.images import DecodedBatch, SkippedImages, decoded_batches, read_stored
+from bayesvlm.images.files import DecodedBatch, SkippedImages, decoded_batches, read_stored
 
 Result = TypeVar("Result")
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.data.images import SUFFIXES, SkippedImages
 from bayesvlm.data.labelled.samples import Sample
 from bayesvlm.data.tars import BrokenShardError, read_samples
+from bayesvlm.images.files import SUFFIXES, SkippedImages
 from bayesvlm.progress import progress_bar
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.data.images import SkippedImages
 from bayesvlm.data.labelled.samples import LabelledSet, Sample
+from bayesvlm.images.files import SkippedImages
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from typing import Protocol, TypeVar, runtime_checkable
 from PIL import Image
 
 from bayesvlm.core.errors import BayesVLMError, check_count
-from bayesvlm.data.images import ReadImage, SkippedImages, decoded_batches, read_stored
-from bayesvlm.models.images import ImageLike
+from bayesvlm.images.decoding import ImageLike
+from bayesvlm.images.files import ReadImage, SkippedImages, decoded_batches, read_stored
 
 Source = TypeVar("Source", bound=Hashable)
 PairBatches = Iterator[tuple[list[Image.Image], list[str]]]

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.data.images import SkippedImages
 from bayesvlm.data.pairs.batches import refuse_choices
+from bayesvlm.images.files import SkippedImages
 
 CAPTION_FILES = ("captions.csv", "captions.tsv", "captions.jsonl", "captions.json")
 IMAGE_COLUMNS = ("image", "file_name", "filename", "file", "path", "filepath", "image_path")

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.data.images import ReadImage, SkippedImages
 from bayesvlm.data.pairs.batches import Pair, PairBatches, decoded_pairs, in_rounds
 from bayesvlm.data.pairs.captions import CAPTION_COLUMNS, IMAGE_COLUMNS, choose_column
 from bayesvlm.data.tables import load_table
-from bayesvlm.models.images import ImageLike, to_rgb
+from bayesvlm.images.decoding import ImageLike, to_rgb
+from bayesvlm.images.files import ReadImage, SkippedImages
 
 _IMAGES = (*IMAGE_COLUMNS, "img", "jpg", "jpeg", "png", "webp")
 _TEXTS = (*CAPTION_COLUMNS, "captions", "texts", "txt")

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.data.images import ReadImage, SkippedImages, find_images
 from bayesvlm.data.pairs.batches import (
     Pair,
     PairBatches,
@@ -17,7 +16,8 @@ from bayesvlm.data.pairs.batches import (
     refuse_choices,
 )
 from bayesvlm.data.pairs.captions import find_captions_file, read_captions_file, read_text
-from bayesvlm.models.images import to_rgb
+from bayesvlm.images.decoding import to_rgb
+from bayesvlm.images.files import ReadImage, SkippedImages, find_images
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.data.images import SUFFIXES, ReadImage, SkippedImages
 from bayesvlm.data.pairs.batches import Pair, PairBatches, decoded_pairs
 from bayesvlm.data.tars import read_samples
-from bayesvlm.models.images import to_rgb
+from bayesvlm.images.decoding import to_rgb
+from bayesvlm.images.files import SUFFIXES, ReadImage, SkippedImages
 
 _EDGE = 1 << 16  # bytes from the beginning and the end of a shard that its fingerprint is made of
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Literal
 
 from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.data.images import find_images
 from bayesvlm.data.pairs.batches import PairSet, refuse_choices
 from bayesvlm.data.pairs.captions import find_captions_file
 from bayesvlm.data.pairs.datasets import PairDataset
 from bayesvlm.data.pairs.folders import PairFolder
 from bayesvlm.data.pairs.shards import PairShards, find_shards
 from bayesvlm.data.tables import is_saved_dataset
+from bayesvlm.images.files import find_images
 
 _HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 

@@ -21,16 +21,16 @@ from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.estimation import TOWERS, Loss
 from bayesvlm.core.predicted import PredictedVariance
 from bayesvlm.core.projection import Projection
+from bayesvlm.images.decoding import ImageLike, as_images, to_rgb
+from bayesvlm.images.resizing import Resizing, shortest_edge
 from bayesvlm.models.adapter import Activations, Adapter, Reference, as_texts
 from bayesvlm.models.huggingface import tokenizer_hash
-from bayesvlm.models.images import ImageLike, as_images, to_rgb
 from bayesvlm.models.layout import CLIP_MEAN, CLIP_STD
 from bayesvlm.models.probabilistic.pcmepp import PCMEPP
 from bayesvlm.models.probabilistic.pixels import RESAMPLE, to_pixels
 from bayesvlm.models.probabilistic.prolip import ProLIP
 from bayesvlm.models.probabilistic.scores import csd
 from bayesvlm.models.probabilistic.tokens import Tokeniser
-from bayesvlm.models.resizing import Resizing, shortest_edge
 
 
 class ProbabilisticAdapter(Adapter):

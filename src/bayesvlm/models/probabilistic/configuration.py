@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.models.quiet import brief
+from bayesvlm.core.errors import BayesVLMError, first_line
 
 Cleaning = Literal["canonicalize", "lower", "whitespace"]
 
@@ -154,7 +153,7 @@ def read_entries(folder: Path) -> Entries:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise BayesVLMError(f"{str(path)!r} is not a JSON object ({brief(error)}); fetch it again.") from error
+        raise BayesVLMError(f"{str(path)!r} is not a JSON object ({first_line(error)}); fetch it again.") from error
     if not isinstance(content, dict):
         raise BayesVLMError(f"{str(path)!r} is not a JSON object but a {type(content).__name__}; fetch it again.")
     return Entries(content, path)

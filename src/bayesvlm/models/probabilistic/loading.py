@@ -11,11 +11,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.core.errors import BayesVLMError, first_line
 from bayesvlm.models.probabilistic.configuration import read_entries
 from bayesvlm.models.probabilistic.pcmepp import PCMEPP, read_pcmepp
 from bayesvlm.models.probabilistic.prolip import ProLIP, read_prolip
-from bayesvlm.models.quiet import brief
 
 Family = Literal["prolip", "pcmepp"]
 
@@ -76,7 +75,7 @@ def _read(path: Path) -> dict[str, Tensor]:
         weights = load_file(path)
     except (SafetensorError, OSError) as error:
         raise BayesVLMError(
-            f"The weights {str(path)!r} are truncated or no safetensors ({brief(error)}); fetch them again."
+            f"The weights {str(path)!r} are truncated or no safetensors ({first_line(error)}); fetch them again."
         ) from error
     # Copied, because they are a view of the file, which the caller may write over.
     return {name: weight.to(_precision(weight), copy=True) for name, weight in weights.items()}

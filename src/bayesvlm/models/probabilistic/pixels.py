@@ -13,8 +13,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from bayesvlm.images.resizing import shortest_edge
 from bayesvlm.models.layout import CLIP_MEAN, CLIP_STD
-from bayesvlm.models.resizing import shortest_edge
 
 RESAMPLE = Image.Resampling.BICUBIC
 
@@ -23,7 +23,7 @@ def to_pixels(images: Sequence[Image.Image], size: int) -> Tensor:  # [N, 3, siz
     """The shorter side to `size` (bicubic), the middle square, then CLIP's mean and standard deviation.
 
     Args:
-        images: RGB, as `bayesvlm.models.images.to_rgb` makes them.
+        images: RGB, as `bayesvlm.images.decoding.to_rgb` makes them.
         size: `config.image_size` of the model.
     """
     squares = np.stack([np.asarray(_square(image, size)) for image in images])  # [N, size, size, 3]

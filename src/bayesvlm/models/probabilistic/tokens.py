@@ -17,9 +17,9 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from torch import Tensor
 
-from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.core.errors import BayesVLMError, first_line
 from bayesvlm.models.probabilistic.configuration import Cleaning, Configuration
-from bayesvlm.models.quiet import brief, quiet
+from bayesvlm.models.quiet import quiet
 
 _FILES = ("tokenizer.json", "vocab.json", "spiece.model", "tokenizer.model")
 _BESIDE = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "merges.txt")
@@ -81,7 +81,7 @@ def load_tokeniser(folder: str | Path, config: Configuration) -> Tokeniser:
         ) from error
     except Exception as error:  # tokenizer files are parsed by several libraries, each with errors of its own
         raise BayesVLMError(
-            f"The tokenizer in {str(source)!r} could not be loaded ({brief(error)}); "
+            f"The tokenizer in {str(source)!r} could not be loaded ({first_line(error)}); "
             f"copy its files again from {config.tokens.repository or 'where the model was published'}."
         ) from error
     return Tokeniser(tokenizer, config)

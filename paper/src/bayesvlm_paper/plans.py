@@ -1,0 +1,121 @@
+"""What an item is run on: stand-ins of the embedded world by default, the paper's own models and data, or a user's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bayesvlm.artifacts.saved import is_posterior
+from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.experiments import demo
+from bayesvlm.experiments.domains import find_domains
+from bayesvlm_paper.architectures import ARCHITECTURES, Architecture
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Models and data.
+
+    Args:
+        models: names or posteriors, as `BayesVLM.from_pretrained` takes them; what a model without a posterior needs is
+            fitted on the first of `pairs` and tuned on `validation`.
+        sets: labelled sets to test on.
+        validation: where tau and the temperature are found.
+        pairs: sources of image-text pairs; splits of the world, several joined by +, or what `open_pairs` takes. The
+            first is (like) the training data, the second a proxy for it.
+        views: whether methods that vote over views of an image belong to it.
+        domains: what active learning chooses from: "world", "officehome", "imagenet-variants", a folder.
+        targets: the domains to get better at.
+    """
+
+    models: tuple[str, ...] = ()
+    sets: tuple[str, ...] = ()
+    validation: str | None = None
+    pairs: tuple[str, ...] = ()
+    views: bool = False
+    domains: str | None = None
+    targets: tuple[str, ...] = ()
+
+    def with_given(
+        self,
+        models: Sequence[str] = (),
+        sets: Sequence[str] = (),
+        validation: str | None = None,
+        pairs: Sequence[str] = (),
+    ) -> Plan:
+        """This plan with what a user named in the place of its own; of active learning, `sets` is a set of domains."""
+        if self.domains is not None and sets:
+            if len(sets) > 1:
+                raise BayesVLMError(f"Active learning takes one collection of domains, not {len(sets)}; name one.")
+            targets = self.targets if sets[0] == self.domains else find_domains(sets[0]).targets
+            return replace(self.with_given(models, (), validation, pairs), domains=sets[0], targets=targets)
+        return replace(
+            self,
+            models=tuple(models) or self.models,
+            sets=tuple(sets) or self.sets,
+            validation=validation or self.validation,
+            pairs=tuple(pairs) or self.pairs,
+        )
+
+
+TESTS = tuple(demo.TESTS)
+"""The world's seven test sets, as many as the paper has."""
+
+CLIP_BASE, CLIP_LARGE, CLIP_HUGE, SIGLIP_BASE = (shape.model for shape in ARCHITECTURES.values())
+PROLIP = "SanghyukChun/ProLIP-ViT-B-16-DC-1B-12_8B"
+PCMEPP = "SanghyukChun/PCMEPP-ViT-B-16-CC3M-12M-RedCaps"
+
+PAPER_SETS = {
+    "Flowers-102": "flowers102",
+    "Food-101": "food101",
+    "CIFAR-10": "cifar10",
+    "CIFAR-100": "cifar100",
+    "ImageNet-R": "imagenet-r",
+    "UCF101": "ucf101",
+    "SUN397": "sun397",
+    "ImageNet-A": "imagenet-a",
+    "ImageNet-Sketch": "imagenet-sketch",
+}
+"""A column of the paper's tables -> the known set."""
+
+LAION, CC12M = "laion400m", "cc12m"
+"""Folders of shards, below the folder of the known sets."""
+ZERO_SHOT_SETS = tuple(PAPER_SETS.values())[:7]
+
+
+def column_of(data: str) -> str | None:
+    """The paper's column for a set; None for one it does not have."""
+    return next((column for column, name in PAPER_SETS.items() if name == data), None)
+
+
+def same_model(name: str, published: str) -> bool:
+    """Whether a model is the published one, by one of its names, or a posterior of it."""
+    names = {name, _model_of(Path(name).expanduser())}
+    alike = {published} | {
+        each for shape in ARCHITECTURES.values() for each in _names(shape) if published in _names(shape)
+    }
+    return bool(names & alike)
+
+
+def _names(shape: Architecture) -> set[str]:
+    return {shape.model, shape.hub}
+
+
+def _model_of(folder: Path) -> str | None:
+    """The model that a saved posterior is of; None for what is no posterior."""
+    if not is_posterior(folder):
+        return None
+    model: str | None = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model")
+    return model
+
+
+def world_plan(*models: str, views: bool = False, sets: tuple[str, ...] = TESTS) -> Plan:
+    """Embedded models on the world, their posteriors fitted on its training split."""
+    return Plan(models, sets, "validation", ("train",), views)
+
+
+def paper_plan(*models: str, views: bool = False, sets: tuple[str, ...] = ZERO_SHOT_SETS) -> Plan:
+    """The paper's models on its sets: tau and the temperature from 100 classes of ImageNet, factors from LAION-400M."""
+    return Plan(models, sets, "imagenet-100", (LAION,), views)

@@ -1,0 +1,271 @@
+"""The pseudo-data count tau: the search for it on the validation set, and what predictions owe to its value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bayesvlm.core.tuning import DEFAULT_TAUS, TauGrid
+from bayesvlm.experiments.scoring import Scores
+from bayesvlm_paper.findings import Claim, Finding, Grid, Lines, Panel, Series
+from bayesvlm_paper.item import Item
+from bayesvlm_paper.lab import Lab
+from bayesvlm_paper.plans import (
+    CLIP_BASE,
+    SIGLIP_BASE,
+    column_of,
+    paper_plan,
+    same_model,
+    world_plan,
+)
+from bayesvlm_paper.printed import PublishedTable, published_curves, published_table
+
+SEARCH = "gridearch_pseudo_data_count"
+TABLE = "pseudo_count_results"
+PRINTED_MODELS = {"CLIP-Base": CLIP_BASE, "SigLIP-Base": SIGLIP_BASE}
+PAPER_GRID = (1.0, 200.0)
+CLEAR = 0.02
+"""Nats that both ends of a grid must lie above the best of the whole search for a clear optimum."""
+FLAT = 0.01
+"""Nats within which a tau is as good as the best."""
+PAPER_TAU = 4.0
+PAPER_TAUS = (1.0, 3.0, 5.0, 7.0, 9.0)
+LIMITS = {"NLPD": 0.1, "ACC": 1.0, "ECE": 3.0}
+"""Ranges up to which a prediction counts as stable, in nats and points: what the paper calls so, rounded up."""
+ROUNDING = 0.005
+"""Half of the last digit that the paper prints: its own range of NLPD lies on the limit."""
+DECIMALS = {"ACC": 1, "NLPD": 2, "ECE": 1}
+
+
+# The search ----------------------------------------------------------------------------------------------------------
+
+
+def printed_curve(model: str) -> Mapping[str, Any] | None:
+    """The paper's curve of a model; None for one it has none of."""
+    for each in published_curves(SEARCH)["series"]:
+        if same_model(model, PRINTED_MODELS[each["model"]]):
+            return each  # type: ignore[no-any-return]
+    return None
+
+
+def rise(grid: TauGrid, low: float = 0.0, high: float = math.inf) -> float:
+    """How far the lower of the two ends lies above the best of the whole search, nats: of what was tried, or of a part.
+
+    Never below zero; an end that is the best itself does not lie above it.
+    """
+    part = [point for point in grid if low <= point.tau <= high]
+    return min(part[0].nlpd, part[-1].nlpd) - grid.best.nlpd
+
+
+def clear_inside(grid: TauGrid) -> bool:
+    """Whether the best of the whole search lies inside the paper's grid, and both ends of that clearly above it."""
+    low, high = PAPER_GRID
+    return low < grid.best.tau < high and rise(grid, low, high) >= CLEAR
+
+
+def flat(grid: TauGrid) -> tuple[float, float]:
+    """The taus tried, around the best without a gap, that are as good as it."""
+    points, best = grid.points, grid.points.index(grid.best)
+    low = high = best
+    while low and points[low - 1].nlpd <= grid.best.nlpd + FLAT:
+        low -= 1
+    while high + 1 < len(points) and points[high + 1].nlpd <= grid.best.nlpd + FLAT:
+        high += 1
+    return points[low].tau, points[high].tau
+
+
+def search(lab: Lab) -> Finding:
+    """Validation NLPD against tau; the models of the lab keep their own."""
+    grids: dict[str, TauGrid] = {}
+    for model in lab.models:
+        printed = printed_curve(model)
+        taus = (*DEFAULT_TAUS, *PAPER_GRID, *map(float, () if printed is None else printed["x"]))
+        grids[model] = lab.tuned(model, lab.vlm(model).replace(), taus)
+    found = [f"{grid.best.tau:.3g} for {model} (NLPD {grid.best.nlpd:.3f})" for model, grid in grids.items()]
+    around = [f"{low:.2g} to {high:.2g}" for low, high in map(flat, grids.values())]
+    answer = (
+        f"The best tau is {' and '.join(found)}; {' and '.join(around)} are as good within {FLAT:g} nats, "
+        "as far as they were tried."
+    )
+    claim = Claim.judged(
+        "There is a clear optimum of tau inside the grid of {:g} to {:g}.".format(*PAPER_GRID),
+        all(map(clear_inside, grids.values())),
+        "; ".join(_edge(model, grid) for model, grid in grids.items()),
+    )
+    return Finding(
+        answer,
+        [claim],
+        [_search_plot(grids)],
+        {
+            model: {"best": grid.best.tau, "tau": [p.tau for p in grid], "nlpd": [p.nlpd for p in grid]}
+            for model, grid in grids.items()
+        },
+        [
+            "The grid goes from 0.01 to 10,000, equally spaced in the logarithm, with a search around its best point; "
+            "the paper's, which the claim is about, goes from 1 to 200, and its ends are tried too. lam follows tau "
+            "by the evidence at every point.",
+            f"About the printed curves: {published_curves(SEARCH)['oddities']}",
+        ],
+    )
+
+
+def _edge(model: str, grid: TauGrid) -> str:
+    low, high = PAPER_GRID
+    best, needed = grid.best, f"({CLEAR:g} needed)"
+    if low < best.tau < high:
+        return (
+            f"{model}: tau = {best.tau:.3g}, inside; both ends of {low:g} to {high:g} lie at least "
+            f"{rise(grid, low, high):.2f} nats above it {needed}"
+        )
+    within = min(point.nlpd for point in grid if low <= point.tau <= high)
+    first, last = grid.points[0].tau, grid.points[-1].tau
+    clear = "has a" if not grid.at_edge and rise(grid) >= CLEAR else "has no"
+    return (
+        f"{model}: tau = {best.tau:.3g}, not inside, where the best is {within - best.nlpd:.3f} nats worse; the wider "
+        f"grid of {first:g} to {last:g} {clear} clear optimum, its ends lying at least {rise(grid):.2f} nats above "
+        f"the best {needed}"
+    )
+
+
+def _search_plot(grids: Mapping[str, TauGrid]) -> Lines:
+    panels = []
+    for model, grid in grids.items():
+        series = [Series("ours", [p.tau for p in grid], [p.nlpd for p in grid])]
+        printed = printed_curve(model)
+        if printed is not None:
+            series.append(Series("paper", printed["x"], printed["y"], dashed=True))
+        panels.append(Panel(model, "tau", "validation NLPD", series, log_x=True, mark=grid.best.tau))
+    return Lines(
+        panels,
+        "Negative log predictive density on the validation set against the pseudo-data count; marked: what was chosen.",
+        "Validation NLPD against tau, one panel a model, each with its best tau marked.",
+    )
+
+
+# What it does to predictions -----------------------------------------------------------------------------------------
+
+
+def tried_taus(model: str, tuned: float) -> tuple[float, ...]:
+    """The paper's for its model; for others the same multiples of their own tau, as the paper's is 4."""
+    return PAPER_TAUS if same_model(model, CLIP_BASE) else tuple(tuned * tau / PAPER_TAU for tau in PAPER_TAUS)
+
+
+def figures(scores: Scores) -> dict[str, float]:
+    """As the table prints them: percent, nats, percent."""
+    return {"ACC": 100 * scores.top1.value, "NLPD": scores.nlpd.value, "ECE": 100 * scores.ece}
+
+
+def ranges(by_tau: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Largest minus smallest of every metric over the taus."""
+    return {metric: max(each[metric] for each in by_tau) - min(each[metric] for each in by_tau) for metric in DECIMALS}
+
+
+def sensitivity(lab: Lab) -> Finding:
+    """Top-1, NLPD and ECE at five taus on every set."""
+    model = lab.models[0]
+    vlm = lab.vlm(model)
+    taus = tried_taus(model, vlm.tau)
+    found = {data: [figures(lab.bayes(model, vlm.replace(tau=tau), data)) for tau in taus] for data in lab.sets}
+    spans = {data: ranges(by_tau) for data, by_tau in found.items()}
+    widest = {metric: max(spans, key=lambda data: spans[data][metric]) for metric in DECIMALS}
+    most = {metric: spans[widest[metric]][metric] for metric in DECIMALS}
+    answer = (
+        f"Between tau = {taus[0]:.2g} and {taus[-1]:.2g} (the tuned one is {vlm.tau:.2g}) NLPD of {model} moves by at "
+        f"most {most['NLPD']:.2f} nats ({widest['NLPD']}), top-1 by {most['ACC']:.1f} points ({widest['ACC']}) and ECE "
+        f"by {most['ECE']:.1f} points ({widest['ECE']})."
+    )
+    allowed = "NLPD {NLPD:g} nats, top-1 {ACC:g} and ECE {ECE:g} points, up to rounding".format(**LIMITS)
+    claim = Claim.judged(
+        "Performance is stable across the tested range of pseudo-data counts.",
+        all(most[metric] <= limit + ROUNDING for metric, limit in LIMITS.items()),
+        f"ranges allowed: {allowed}; found: "
+        + "; ".join(
+            f"{data} {span['NLPD']:.3f} nats, {span['ACC']:.2f} points, ECE {span['ECE']:.1f} points"
+            for data, span in spans.items()
+        ),
+    )
+    published = published_table(TABLE)
+    beside = published if same_model(model, CLIP_BASE) else None
+    return Finding(
+        answer,
+        [claim],
+        [_sensitivity_table(model, taus, found, beside)],
+        {"taus": list(taus), "tuned": vlm.tau, "sets": found, "ranges": spans},
+        [_without_smallest(taus, found), _printed_ranges(published)]
+        + ([] if beside else [f"{model} is tried at the paper's multiples of the tuned tau: 1/4, 3/4, ..., 9/4."]),
+    )
+
+
+def _sensitivity_table(
+    model: str,
+    taus: Sequence[float],
+    found: Mapping[str, Sequence[Mapping[str, float]]],
+    published: PublishedTable | None,
+) -> Grid:
+    rows = []
+    for place, tau in enumerate(taus):
+        cells = []
+        for data, by_tau in found.items():
+            for metric, decimals in DECIMALS.items():
+                printed = None if published is None else printed_value(published, metric, tau, data)
+                beside = "" if printed is None else f" | {printed:.{decimals}f}"
+                cells.append(f"{by_tau[place][metric]:.{decimals}f}{beside}")
+        rows.append([f"{tau:.3g}", *cells])
+    return Grid(
+        ["tau", *(metric for _ in found for metric in DECIMALS)],
+        rows,
+        f"{model}: top-1 and ECE in percent, NLPD in nats."
+        + (" Behind the bar: the paper's." if published is not None else ""),
+        groups=[("", 1), *((data, len(DECIMALS)) for data in found)],
+    )
+
+
+def printed_value(published: PublishedTable, metric: str, tau: float, data: str) -> float | None:
+    """What the paper prints at a tau on a set; None where it prints nothing."""
+    column = column_of(data)
+    if column not in published.columns:
+        return None
+    for row in published.rows:
+        if row.metric == metric and row.setting["tau"] == tau:
+            return row.values[published.columns.index(column)]
+    return None
+
+
+def _without_smallest(taus: Sequence[float], found: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
+    spans = ", ".join(f"{ranges(by_tau[1:])['NLPD']:.3f} ({data})" for data, by_tau in found.items())
+    return f"Without the smallest tau, from {taus[1]:.2g} on, the ranges of NLPD are {spans} nats."
+
+
+def _printed_ranges(published: PublishedTable) -> str:
+    spans = {}
+    for metric in DECIMALS:
+        columns = zip(*(row.values for row in published.rows if row.metric == metric), strict=True)
+        spans[metric] = [max(given) - min(given) for given in ([v for v in c if v is not None] for c in columns)]
+    return (
+        f"The paper's ranges over tau = 1 to 9 on its four sets: NLPD {max(spans['NLPD']):.2f} nats, top-1 "
+        f"{max(spans['ACC']):.1f} points and ECE {max(spans['ECE']):.1f} points at most; the limits of the claim "
+        "are these, rounded up."
+    )
+
+
+ITEMS = (
+    Item(
+        SEARCH,
+        "The search for tau",
+        "Where is the best pseudo-data count, and is it a clear optimum?",
+        "the posterior",
+        world_plan("emoji-clip", "emoji-siglip", sets=()),
+        paper_plan(CLIP_BASE, SIGLIP_BASE, sets=()),
+        search,
+    ),
+    Item(
+        TABLE,
+        "Robustness to tau",
+        "How much do predictions depend on the pseudo-data count?",
+        "robustness",
+        world_plan("emoji-clip", sets=("new-drawing", "emojione-colour", "openmoji-black", "unseen-concepts")),
+        paper_plan(CLIP_BASE, sets=("flowers102", "food101", "cifar10", "cifar100")),
+        sensitivity,
+    ),
+)

@@ -1,0 +1,236 @@
+"""How many pairs the Hessian needs: its trace on random subsets of them, every pair seeing equally many negatives.
+
+The trace is given per pair, `tr(A_sum) tr(B_sum) / n^2`: that of `A (x) B` itself, with the factors' 1/sqrt(n), grows
+with n, and what the paper prints stays level. Where pairs are few it is taken twice: contrasted with all of them, so
+that only the choice of pairs varies, and in ten batches, as the paper's, where the negatives are drawn, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bayesvlm.core.estimation import TOWERS, Tower
+from bayesvlm_paper.findings import Claim, Finding, Lines, Panel, Series
+from bayesvlm_paper.item import Item
+from bayesvlm_paper.lab import PAIRS, Lab, shuffled
+from bayesvlm_paper.plans import CLIP_BASE, LAION, Plan
+from bayesvlm_paper.printed import published_curves
+from bayesvlm_paper.traces import (
+    PAPER_NEGATIVES,
+    EmbeddedPairs,
+    as_published,
+    embedded_pairs,
+    mean_and_std,
+    power_of_two,
+)
+
+NAME = "hessian-nbr-samples"
+SUBSETS = 10
+LEAST = 128
+"""Pairs below which there is no list of sizes."""
+CLOSE = 0.03
+"""A trace counts as that of all pairs when it is off by at most this share of it."""
+
+
+def subset_sizes(pairs: int) -> tuple[int, ...]:
+    """The paper's from ten of its contrast batches on, as far as the pairs go; else n/64, n/32, ..., n."""
+    if pairs >= PAIRS:
+        return tuple(size for size in published_curves(NAME)["series"][0]["x"] if size <= pairs)
+    return tuple(pairs // 2**halvings for halvings in range(6, -1, -1))
+
+
+def contrast_sizes(pairs: int) -> tuple[int, ...]:
+    """K: the largest power of two of which the pairs hold ten, and all pairs, as in fitting; the paper's at most."""
+    return tuple(sorted({min(PAPER_NEGATIVES, power_of_two(pairs // 10)), min(PAPER_NEGATIVES, pairs)}))
+
+
+def subset_traces(
+    pairs: EmbeddedPairs,
+    tower: Tower,
+    order: Tensor,  # [N]
+    sizes: Sequence[int],
+    negatives: int,
+) -> list[float]:
+    """The trace per pair of the first n pairs of an order, for each size n (ascending).
+
+    The order is cut into contrast batches of K; the last one, and a subset that fills none, is completed by the pairs
+    that follow (those of the beginning follow the last), so that every pair sees K candidates whatever n is.
+    """
+    found, done, A, B = [], 0, 0.0, 0.0
+    for stop in sorted({*sizes, *range(negatives, max(sizes), negatives)}):
+        first = done // negatives * negatives
+        batch = order[(first + torch.arange(negatives)) % len(order)]
+        A += pairs.trace_A(tower, order[done:stop])
+        B += pairs.trace_B(tower, order[done:stop], batch)
+        done = stop
+        if stop in sizes:
+            found.append(A * B / stop**2)
+    return found
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Mean and standard deviation over the subsets, as shares of the mean with all pairs."""
+
+    sizes: tuple[int, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    full: float  # the trace per pair with all of them
+
+    @classmethod
+    def of(cls, sizes: Sequence[int], subsets: Sequence[Sequence[float]]) -> Curve:  # [trials][sizes]
+        found = [mean_and_std(values) for values in zip(*subsets, strict=True)]
+        full = found[-1][0]
+        return cls(tuple(sizes), tuple(m / full for m, _ in found), tuple(s / full for _, s in found), full)
+
+    @property
+    def quarter(self) -> int:
+        """Where the first size lies that is a quarter of the pairs or more, rounding of the sizes left aside."""
+        return next(place for place, size in enumerate(self.sizes) if 4 * size > self.sizes[-1] - 4)
+
+    @property
+    def off(self) -> float:
+        """How far the mean is from that of all pairs at most, from a quarter on."""
+        return max(abs(mean - 1) for mean in self.mean[self.quarter :])
+
+    @property
+    def spread(self) -> float:
+        """The standard deviation with a quarter of the pairs."""
+        return self.std[self.quarter]
+
+    @property
+    def stable(self) -> bool:
+        """Mean and standard deviation are close from a quarter on, and the latter is smaller than at first."""
+        return max(self.off, *self.std[self.quarter :]) <= CLOSE and self.spread < self.std[0]
+
+
+Curves = Mapping[int, Mapping[Tower, Curve]]  # K -> tower
+
+
+def number_of_pairs(lab: Lab) -> Finding:
+    """The trace against the number of pairs, both towers."""
+    model = lab.models[0]
+    pairs = embedded_pairs(lab, model, LEAST)
+    sizes = subset_sizes(len(pairs))
+    orders = [shuffled(len(pairs), seed) for seed in range(SUBSETS)]
+    curves: Curves = {
+        negatives: {
+            tower: Curve.of(sizes, [subset_traces(pairs, tower, order, sizes, negatives) for order in orders])
+            for tower in TOWERS
+        }
+        for negatives in contrast_sizes(len(pairs))
+    }
+    return Finding(
+        _answer(model, len(pairs), curves),
+        [_claim(len(pairs), curves)],
+        [_plot(lab, model, curves)],
+        {
+            "sizes": list(sizes),
+            "negatives": {
+                str(negatives): {
+                    tower: {
+                        "trace_per_pair": [curve.full * mean for mean in curve.mean],
+                        "std": [curve.full * std for std in curve.std],
+                    }
+                    for tower, curve in by_tower.items()
+                }
+                for negatives, by_tower in curves.items()
+            },
+        },
+        _remarks(len(pairs), curves),
+    )
+
+
+def _answer(model: str, total: int, curves: Curves) -> str:
+    clauses = []
+    for negatives, by_tower in curves.items():
+        quarter = " and ".join(f"{curve.spread:.1%} ({tower})" for tower, curve in by_tower.items())
+        whole = " and ".join(f"{curve.std[-1]:.1%}" for curve in by_tower.values())
+        drawn = f" (all pairs: {whole}, from the draw of the negatives)" if negatives < total else ""
+        clauses.append(f"{quarter} when each is contrasted with K = {negatives:,}{drawn}")
+    found = ", and of ".join(clauses)
+    return f"A quarter of {total:,} pairs gives the trace of {model} with a standard deviation of {found}."
+
+
+def _claim(total: int, curves: Curves) -> Claim:
+    """What the paper says of its figure."""
+    every = [(negatives, tower, curve) for negatives, found in curves.items() for tower, curve in found.items()]
+    figures = "; ".join(
+        f"{tower}, K = {negatives:,}: {curve.off:.1%} and {max(curve.std[curve.quarter :]):.1%} "
+        f"({curve.std[0]:.1%} with {curve.sizes[0]:,} pairs)"
+        for negatives, tower, curve in every
+    )
+    return Claim.judged(
+        "The trace is stable in the number of pairs: a small share of the pairs is enough.",
+        all(curve.stable for _, _, curve in every),
+        f"from a quarter of {total:,} pairs on, the mean over subsets and one standard deviation are off by at most "
+        f"({CLOSE:.0%} allowed for either) {figures}",
+    )
+
+
+def _plot(lab: Lab, model: str, curves: Curves) -> Lines:
+    panels = []
+    for tower in TOWERS:
+        series = [
+            Series(f"K = {negatives:,}", by_tower[tower].sizes, by_tower[tower].mean, by_tower[tower].std)
+            for negatives, by_tower in curves.items()
+        ]
+        if as_published(lab, model):
+            series.append(_printed(tower))
+        panels.append(Panel(tower, "pairs", "trace / trace of all pairs", series, log_x=True))
+    levels = ", ".join(
+        f"{by_tower[tower].full:.3g} ({tower}, K = {negatives:,})"
+        for negatives, by_tower in curves.items()
+        for tower in TOWERS
+    )
+    caption = (
+        f"{model}: trace of the Hessian per pair, relative to that of all pairs: {levels}. Band: one standard "
+        f"deviation over {SUBSETS} random subsets. Every pair is contrasted with K."
+    )
+    return Lines(panels, caption, "Relative trace of the Hessian against the number of pairs, one panel a tower.")
+
+
+def _printed(tower: Tower) -> Series:
+    """The paper's curve relative to its own end."""
+    found = next(each for each in published_curves(NAME)["series"] if each["modality"] == tower)
+    last = found["y"][-1]
+    spread = [(upper - lower) / 2 / last for upper, lower in zip(found["upper"], found["lower"], strict=True)]
+    return Series("paper (model not named)", found["x"], [y / last for y in found["y"]], spread, dashed=True)
+
+
+def _remarks(total: int, curves: Curves) -> list[str]:
+    spreads = []
+    for tower in TOWERS:
+        printed = _printed(tower)
+        std = printed.error or (0.0,)
+        spreads.append(
+            f"from {std[0]:.1%} with {printed.x[0]:,} pairs to {std[-1]:.2%} with {printed.x[-1]:,} ({tower})"
+        )
+    one = next(iter(curves.values()))["image"]
+    factor = (1 - one.sizes[one.quarter] / total) ** -0.5
+    return [
+        "The trace is per pair, tr(A_sum) tr(B_sum) / n^2; that of the factors with their 1/sqrt(n) grows with n, and "
+        "the printed ones stay level. Every pair sees K candidates whatever n is.",
+        f"The subsets are drawn from {total:,} pairs without replacement, so they become alike as they grow: "
+        f"independent ones of a quarter would vary up to {factor:.2f} times as much, and with all pairs only the "
+        "contrast batches still differ.",
+        f"The paper's standard deviations fall {' and '.join(spreads)}, K = {PAPER_NEGATIVES:,}; it names no model.",
+    ]
+
+
+ITEMS = (
+    Item(
+        NAME,
+        "Number of pairs for the Hessian",
+        "How many image-text pairs does the Hessian need?",
+        "the posterior",
+        Plan(("emoji-clip",), pairs=("train",)),
+        Plan((CLIP_BASE,), pairs=(LAION,)),
+        number_of_pairs,
+        reads_pairs=True,
+    ),
+)

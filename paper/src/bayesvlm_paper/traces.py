@@ -1,0 +1,92 @@
+"""Traces of the curvature of pairs, for the items that ask how stable it is: rows and contrast batches are chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bayesvlm.core.curvature import infonce_curvature, sigmoid_curvature
+from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.core.estimation import TOWERS, Tower
+from bayesvlm.core.features import Features
+from bayesvlm.core.projection import Projection
+from bayesvlm.vlm import BayesVLM
+from bayesvlm_paper.lab import Lab
+from bayesvlm_paper.plans import CLIP_BASE, LAION, same_model
+
+PAPER_NEGATIVES = 32768
+"""The size of the paper's contrast batches."""
+
+
+@dataclass(frozen=True, eq=False)
+class EmbeddedPairs:
+    """Image-text pairs as the curvature sees them; the model's posterior, where it has one, is not used.
+
+    Args:
+        vlm: the model.
+        embeddings: g of each tower, not normalised.
+        inputs: |phi|^2 of each tower: a pair's share of tr(A).
+    """
+
+    vlm: BayesVLM
+    embeddings: Mapping[Tower, Tensor]  # [N, d]
+    inputs: Mapping[Tower, Tensor]  # [N], float64
+
+    @classmethod
+    def of(cls, vlm: BayesVLM, images: Features, texts: Features, least: int = 2) -> EmbeddedPairs:
+        """Of features; refuses fewer than `least` pairs, and models without a curvature."""
+        if vlm.predicts_variance:
+            raise BayesVLMError("This model predicts its variances, so there is no curvature to look at; name another.")
+        if len(images) < least:
+            raise BayesVLMError(f"There are {len(images)} image-text pairs; at least {least} are needed here.")
+        towers: dict[Tower, tuple[Projection, Features]] = {"image": (vlm.image, images), "text": (vlm.text, texts)}
+        return cls(
+            vlm,
+            {tower: projection.embed(given) for tower, (projection, given) in towers.items()},
+            {tower: _squared(projection.inputs(given)) for tower, (projection, given) in towers.items()},
+        )
+
+    def __len__(self) -> int:
+        return len(self.embeddings["image"])
+
+    def trace_A(self, tower: Tower, rows: Tensor) -> float:  # [n]
+        """`tr sum_i phi_i phi_i^T` over some pairs."""
+        return float(self.inputs[tower][rows.to(self.vlm.device)].sum())
+
+    def trace_B(self, tower: Tower, rows: Tensor, batch: Tensor) -> float:  # [n], [K]
+        """`tr sum_i J_i^T Lambda_i J_i` over some pairs, contrasted with those of a batch they belong to."""
+        image, text = TOWERS
+        source = self.embeddings[tower][rows.to(self.vlm.device)]
+        target = self.embeddings[text if tower == image else image][batch.to(self.vlm.device)]
+        if self.vlm.loss == "infonce":
+            return float(infonce_curvature(source, target, self.vlm.scale).trace())
+        bias, normalise = self.vlm.logit_bias or 0.0, self.vlm.normalise or "paper"
+        return float(sigmoid_curvature(source, target, self.vlm.scale, bias, normalise).trace())
+
+
+def embedded_pairs(lab: Lab, model: str, least: int) -> EmbeddedPairs:
+    """The plan's first pairs; no posterior is fitted for it."""
+    return EmbeddedPairs.of(lab.encoder(model).vlm, *lab.pairs(model), least)
+
+
+def as_published(lab: Lab, model: str) -> bool:
+    """Whether curves of the paper belong beside ours: it names no model for them, CLIP-Base is its usual one."""
+    return same_model(model, CLIP_BASE) and lab.source() == LAION
+
+
+def power_of_two(most: int) -> int:
+    """The largest that is not above."""
+    return 1 << (most.bit_length() - 1)
+
+
+def mean_and_std(values: Sequence[float]) -> tuple[float, float]:
+    """Over trials; the standard deviation is that of a sample."""
+    std, mean = torch.std_mean(torch.tensor(values, dtype=torch.float64))
+    return float(mean), float(std)
+
+
+def _squared(phi: Tensor) -> Tensor:  # [N, p] -> [N]
+    return phi.double().square().sum(dim=1)

@@ -1,0 +1,103 @@
+"""tr(B) against the number and size of contrast batches."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from core.references import autograd_ggn
+
+from bayesvlm import BayesVLMError
+from bayesvlm.core.estimation import TOWERS
+from bayesvlm_paper.lab import shuffled
+from bayesvlm_paper.negatives import (
+    Ratios,
+    _claim,
+    batch_sizes,
+    batch_traces,
+    number_of_negatives,
+)
+from bayesvlm_paper.plans import CLIP_BASE
+from bayesvlm_paper.traces import EmbeddedPairs
+from paper.small_pairs import SmallLab, small_pairs, small_vlm
+
+
+def test_sizes_follow_the_pairs() -> None:
+    assert batch_sizes(6211) == (64, 256, 1024)
+    assert batch_sizes(327_680) == (2048, 8192, 32768)
+    assert batch_sizes(192) == (2, 8, 32)
+
+
+@pytest.mark.parametrize("loss", ["infonce", "sigmoid"])
+def test_running_traces_are_those_of_automatic_differentiation(loss: str) -> None:
+    pairs, order = EmbeddedPairs.of(small_vlm(loss), *small_pairs(24)), shuffled(24, 1)
+    vlm = pairs.vlm
+    for tower, other in zip(TOWERS, reversed(TOWERS), strict=True):
+        per_batch = []
+        for start in range(0, 20, 4):
+            rows = order[start : start + 4]
+            g, h = pairs.embeddings[tower][rows], pairs.embeddings[other][rows]
+            per_batch.append(float(autograd_ggn(g, h, vlm.scale, vlm.logit_bias or 0.0, loss).sum(dim=0).trace()))
+        expected = np.cumsum(per_batch) / (4 * np.arange(1, 6))
+        assert batch_traces(pairs, tower, order, 4) == pytest.approx(expected.tolist(), rel=1e-9)
+
+
+def test_ratios_are_relative_to_the_mean_of_five_batches() -> None:
+    trials = np.random.default_rng(0).uniform(1, 2, (5, 5))
+    found = Ratios.of(trials.tolist())
+    assert found.level == pytest.approx(trials[:, 4].mean())
+    assert found.mean == pytest.approx(trials.mean(axis=0) / trials[:, 4].mean())
+    assert found.std == pytest.approx(trials.std(axis=0, ddof=1) / trials[:, 4].mean())
+    assert found.mean[4] == pytest.approx(1)
+    assert found.off == pytest.approx(np.abs(trials.mean(axis=0) / trials[:, 4].mean() - 1).max())
+    with pytest.raises(BayesVLMError, match="zero"):
+        Ratios.of([[0.0] * 5] * 5)
+
+
+@pytest.mark.parametrize(
+    ("mean", "std", "verdict"),
+    [(1.01, 0.01, "holds"), (1.03, 0.01, "does not hold"), (1.03, 0.04, "holds"), (1.01, 0.06, "does not hold")],
+)
+def test_claim_asks_for_both_nearness_and_least_variance(mean: float, std: float, verdict: str) -> None:
+    small = Ratios((0.8, 0.9, 1.1, 1.0, 1.0), (0.1, 0.05, 0.1, 0.1, 0.1), 3.0)
+    large = Ratios((1.0, mean, 1.0, 1.0, 1.0), (0.01, std, 0.01, 0.01, 0.01), 4.0)
+    steady = Ratios((1.0,) * 5, (0.01,) * 5, 4.0)
+    claim = _claim({"image": {8: small, 32: steady}, "text": {8: small, 32: large}})
+    assert claim.verdict == verdict
+    assert f"{mean - 1:.1%} from one" in claim.figure
+
+
+def test_finding_tells_the_level_from_the_ratio() -> None:
+    lab: Any = SmallLab(pairs=200)
+    finding = number_of_negatives(lab)
+    json.dumps(finding.to_json(), allow_nan=False)
+    level = finding.numbers["level"]
+    for tower in TOWERS:
+        assert list(level[tower]) == ["2", "8", "32", "200"]
+        factors = lab.vlm("small").factors[tower]
+        assert level[tower]["200"] == pytest.approx(float(factors.B_sum.trace()) / 200)  # what fitting takes
+    pairs = EmbeddedPairs.of(lab.vlm("small"), *lab.pairs("small"))
+    trials = np.array([batch_traces(pairs, "image", shuffled(200, seed), 8) for seed in range(5)])
+    assert level["image"]["8"] == pytest.approx(trials[:, 4].mean())
+    ratio = finding.numbers["ratio"]["image"]["8"]
+    assert ratio["mean"] == pytest.approx((trials.mean(axis=0) / trials[:, 4].mean()).tolist())
+    assert f"{level['text']['200'] / level['text']['2']:.2g} (text)" in finding.answer
+    assert level["text"]["200"] > 1.2 * level["text"]["2"]  # more negatives, more curvature
+    assert not any(series.dashed for panel in finding.exhibits[0].panels for series in panel.series)  # type: ignore[union-attr]
+
+
+def test_printed_curves_stand_beside_the_published_model_and_data() -> None:
+    lab: Any = SmallLab((CLIP_BASE,), pairs=192, source="laion400m")
+    image, text = number_of_negatives(lab).exhibits[0].panels  # type: ignore[union-attr]
+    printed = {series.name: series for series in text.series if series.dashed}
+    assert list(printed) == ["paper, K = 2,048", "paper, K = 8,192", "paper, K = 32,768"]
+    assert printed["paper, K = 2,048"].error[0] == 0.0871
+    assert next(series for series in image.series if series.dashed).y[0] == 0.971
+
+
+def test_too_few_pairs_are_refused() -> None:
+    lab: Any = SmallLab(pairs=191)
+    with pytest.raises(BayesVLMError, match="at least 192"):
+        number_of_negatives(lab)
