@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from bayesvlm import BayesVLM, BayesVLMError, Features, world
 from bayesvlm.active.selection import rank
 from bayesvlm.core.errors import BayesVLMWarning
-from bayesvlm.core.predict import Link, Prediction
-from bayesvlm.settings import Settings
+from bayesvlm.core.prediction import Prediction
+from bayesvlm.core.settings import Link, Settings
 from bayesvlm.testing.tiny import save_tiny_clip, save_tiny_siglip
 
 CLASSES = [f"class number {index}" for index in range(300)]

@@ -14,8 +14,8 @@ from bayesvlm import BayesVLM, BayesVLMError, Features
 from bayesvlm.core.curvature import infonce_curvature, sigmoid_curvature
 from bayesvlm.core.errors import BayesVLMWarning
 from bayesvlm.core.evidence import optimal_prior_precision
-from bayesvlm.core.predict import Link, plain_logits, plain_softmax
-from bayesvlm.settings import Settings
+from bayesvlm.core.predict import plain_logits, plain_softmax
+from bayesvlm.core.settings import Link, Settings
 
 Draw = Callable[..., Tensor]
 
@@ -210,7 +210,7 @@ def test_tune_finds_the_best_tau_and_sets_it(vlm: BayesVLM, draw: Draw) -> None:
     images, texts = pairs(draw, 40)
     labels = torch.arange(40) % 5
     with pytest.warns(BayesVLMWarning, match="an end of the grid"):
-        grid = vlm.tune(images, labels, texts[:5], taus=[0.1, 1.0, 10.0, 100.0])
+        grid = vlm.tune(images, labels, texts[:5], taus=[0.1, 1.0, 10.0, 100.0]).tuning
     assert len(grid) > 4, "it refines around the best grid point"
     assert vlm.tau == grid.best.tau
     assert grid.best.lam == vlm.lam

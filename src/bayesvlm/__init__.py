@@ -4,24 +4,33 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from bayesvlm.core.errors import BayesVLMError
-    from bayesvlm.core.features import Features
-    from bayesvlm.testing.check import check_adapter
-    from bayesvlm.vlm import BayesVLM
-
-__all__ = ["BayesVLM", "BayesVLMError", "Features", "check_adapter"]
-try:
-    __version__ = version("bayesvlm")
-except PackageNotFoundError:  # a source tree on the path, never installed
-    __version__ = "0+source"
+if TYPE_CHECKING:  # for editors and type checkers; at run time `__getattr__` does the same, later
+    from bayesvlm.core.cosine import CosineMoments as CosineMoments
+    from bayesvlm.core.embeddings import GaussianEmbeddings as GaussianEmbeddings
+    from bayesvlm.core.errors import BayesVLMError as BayesVLMError
+    from bayesvlm.core.features import Features as Features
+    from bayesvlm.core.prediction import Prediction as Prediction
+    from bayesvlm.core.settings import Settings as Settings
+    from bayesvlm.testing.check import check_adapter as check_adapter
+    from bayesvlm.vlm import BayesVLM as BayesVLM
 
 _HOME = {
     "BayesVLM": "bayesvlm.vlm",
     "BayesVLMError": "bayesvlm.core.errors",
+    "CosineMoments": "bayesvlm.core.cosine",
     "Features": "bayesvlm.core.features",
+    "GaussianEmbeddings": "bayesvlm.core.embeddings",
+    "Prediction": "bayesvlm.core.prediction",
+    "Settings": "bayesvlm.core.settings",
     "check_adapter": "bayesvlm.testing.check",
 }
+"""The public names, and where each lives."""
+
+__all__ = [*_HOME, "world"]
+try:
+    __version__ = version("bayesvlm")
+except PackageNotFoundError:  # a source tree on the path, never installed
+    __version__ = "0+source"
 
 
 def __dir__() -> list[str]:

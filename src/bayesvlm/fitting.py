@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,11 @@ from PIL import Image
 from torch import Tensor
 
 from bayesvlm.artifacts.checkpoint import restore_checkpoint, save_checkpoint
-from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.core.estimation import FactorEstimator, Tower
+from bayesvlm.core.errors import BayesVLMError, BayesVLMWarning
+from bayesvlm.core.estimation import TOWERS, FactorEstimator, Tower
 from bayesvlm.core.factors import KroneckerFactors
 from bayesvlm.core.features import Features
+from bayesvlm.core.projection import Projection
 from bayesvlm.images.decoding import Readable
 from bayesvlm.progress import progress_bar
 
@@ -80,7 +82,24 @@ def estimate_factors(
             f"{checkpoint} holds {done} pairs, but only {ledger.pairs} were given now; it was made from other pairs: "
             "delete it to start afresh."
         )
-    return estimator.factors()
+    factors = estimator.factors()
+    for tower in TOWERS:
+        factors[tower].check()
+    _warn_few(factors["image"].n, estimator.image, estimator.text)
+    return factors
+
+
+def _warn_few(pairs: int, image: Projection, text: Projection) -> None:
+    """Say so where there are fewer pairs than a tower's activations have directions."""
+    widest = max(image.input_width, text.input_width)
+    if pairs < widest:
+        warnings.warn(
+            f"The posterior is estimated from {pairs} pairs, fewer than the {widest} numbers that enter a projection "
+            f"(its embeddings have {image.embedding_width}): in the directions that no pair shows it is the prior, and "
+            "its variances say little; fit on thousands of pairs.",
+            BayesVLMWarning,
+            stacklevel=4,
+        )
 
 
 class _Ledger:

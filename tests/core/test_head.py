@@ -92,7 +92,9 @@ def test_folding_and_the_centred_link(covariance: str) -> None:
     expected = vlm.classify(case.images, classes).probs
     assert float((expected - case.vlm.classify(case.images, classes).probs).abs().max()) > 1e-3
     for folded in (False, True):
-        head = BayesHead(vlm.posterior["image"], vlm.embed_texts(classes), vlm.scale, "centred", folded=folded)
+        head = BayesHead(
+            vlm.image, vlm.posterior["image"], vlm.embed_texts(classes), vlm.scale, "centred", folded=folded
+        )
         torch.testing.assert_close(head(case.images), expected, rtol=0, atol=1e-10)
 
 
@@ -104,7 +106,8 @@ def test_a_posterior_given_by_its_inverses() -> None:
         A = posterior.factors.A
         damped = math.sqrt(posterior.tau) * A + math.sqrt(posterior.lam) * torch.eye(len(A), dtype=A.dtype)
         given[tower] = InvertedPosterior(posterior.projection, damped.inverse(), posterior.shape.spectrum)
-    vlm = case.vlm._copy(factors=None, given=given)
+    own = case.vlm
+    vlm = BayesVLM(own.image, own.text, own.logit_scale, own.logit_bias, own.loss, posterior=given)
     classes = case.classes(4)
     torch.testing.assert_close(vlm.head(classes)(case.images), case.vlm.head(classes)(case.images), rtol=0, atol=1e-10)
 
@@ -145,6 +148,11 @@ def test_what_it_refuses() -> None:
     with pytest.raises(BayesVLMError, match="residual is 4 wide"):
         head(Features(case.images.activations, torch.randn(9, 4)))
     with pytest.raises(BayesVLMError, match=r"needs \[C, 6\]"):
-        BayesHead(case.vlm.posterior["image"], replace(case.vlm.embed_texts(classes), mean=torch.ones(3, 5)), 2.0)
+        BayesHead(
+            case.vlm.image,
+            case.vlm.posterior["image"],
+            replace(case.vlm.embed_texts(classes), mean=torch.ones(3, 5)),
+            2.0,
+        )
     with pytest.raises(BayesVLMError, match="class list is empty"):
         case.vlm.plain_head([])

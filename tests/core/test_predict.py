@@ -17,7 +17,6 @@ from bayesvlm.core.features import Features
 from bayesvlm.core.posterior import Posterior
 from bayesvlm.core.predict import (
     EntropySplit,
-    Prediction,
     centred_probit,
     entropy,
     monte_carlo,
@@ -26,6 +25,7 @@ from bayesvlm.core.predict import (
     sample_cosines,
     sigmoid_probit,
 )
+from bayesvlm.core.prediction import Prediction
 from bayesvlm.core.projection import Projection
 
 from .references import assert_close, generator, normal, positive_definite, unit
@@ -297,7 +297,7 @@ def test_prediction_splits_its_entropy_once() -> None:
         calls.append(1)
         return EntropySplit(torch.ones(1, 2) / 2, torch.tensor([0.5]), torch.tensor([0.2]))
 
-    prediction = Prediction(torch.ones(1, 4) / 4, moments(), draw=split)
+    prediction = Prediction(torch.ones(1, 4) / 4, moments(), draws=split)
     assert not calls
     assert_close(prediction.epistemic, torch.tensor([math.log(4) * 0.6]), 1e-6)
     assert_close(prediction.aleatoric, torch.tensor([math.log(4) * 0.4]), 1e-6)
@@ -308,7 +308,7 @@ def test_prediction_splits_its_entropy_once() -> None:
 def test_an_entropy_of_nothing_has_no_parts() -> None:
     certain = torch.tensor([[1.0, 0.0]])
     split = EntropySplit(certain, torch.zeros(1), torch.zeros(1))
-    prediction = Prediction(certain, moments(), draw=split)
+    prediction = Prediction(certain, moments(), draws=split)
     assert float(prediction.epistemic) == float(prediction.aleatoric) == 0.0
 
 

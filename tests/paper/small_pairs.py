@@ -70,7 +70,7 @@ class SmallLab:
 
     def tuned(self, model: str, vlm: BayesVLM, taus: tuple[float, ...]) -> TauGrid:
         images, labels, classes = self.data()
-        return vlm.tune(images, labels, classes, taus=taus, progress=False)
+        return vlm.tune(images, labels, classes, taus=taus, progress=False).tuning
 
     def bayes(self, model: str, vlm: BayesVLM, data: str) -> Scores:
         images, labels, classes = self.data(data)

@@ -68,7 +68,7 @@ class TinyLab:
     def tuned(self, model: str, vlm: BayesVLM, taus: tuple[float, ...] = DEFAULT_TAUS, refine: bool = True) -> TauGrid:
         found = self.validation(model)
         classes = self.classes(model, "validation")
-        return vlm.tune(found.features, found.labels, classes, taus=taus, refine=refine, progress=False)
+        return vlm.tune(found.features, found.labels, classes, taus=taus, refine=refine, progress=False).tuning
 
     def bayes(self, model: str, vlm: BayesVLM, data: str) -> Scores:
         found = self.images(model, data)

@@ -23,11 +23,11 @@ import torch
 from torch import Tensor
 
 from bayesvlm.core.cosine import prob_cosine
+from bayesvlm.core.distribution import Drawn
 from bayesvlm.core.embeddings import GaussianEmbeddings
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.features import Features
-from bayesvlm.core.posterior import Posterior
-from bayesvlm.core.predict import Drawn, embedding_groups
+from bayesvlm.core.predict import embedding_groups
 from bayesvlm.vlm import BayesVLM
 from bayesvlm_paper.findings import Claim, Finding, Grid, Lines, Panel, Series
 from bayesvlm_paper.item import Item
@@ -200,7 +200,7 @@ def move_apart(vlm: BayesVLM, images: Features, texts: Features, draws: int = DR
     What comes with variances of its own has them diagonal, and then there is no more to compare with than marginals.
     """
     image, text = vlm.posterior["image"], vlm.posterior["text"]
-    fitted = isinstance(image, Posterior)
+    fitted = not vlm.predicts_variance and bool(image.tensors().keys() & {"A"})
     diagonal = vlm.replace(covariance="diagonal") if fitted else vlm
     x, y = diagonal.embed_images(images), diagonal.embed_texts(texts)
     away = directions_away(x.mean, y.mean)

@@ -110,7 +110,10 @@ class Lab:
     def tuned(self, name: str, vlm: BayesVLM, taus: tuple[float, ...] = DEFAULT_TAUS, refine: bool = True) -> TauGrid:
         """Find tau on the validation set and set it; every tau tried."""
         found = self.validation(name)
-        return vlm.tune(found.features, found.labels, self.classes(name, self._validation), taus=taus, refine=refine)
+        classes = self.classes(name, self._validation)
+        grid = vlm.tune(found.features, found.labels, classes, taus=taus, refine=refine).tuning
+        assert grid is not None
+        return grid
 
     # Data ------------------------------------------------------------------------------------------------------------
 
@@ -300,7 +303,7 @@ class Lab:
 def code_hash() -> str:
     """Of everything here that decides a number: features know what they were made with themselves."""
     package = Path(bayesvlm.__file__).parent
-    files = [package / name for name in ("vlm.py", "fitting.py", "settings.py")]
+    files = [package / name for name in ("vlm.py", "fitting.py")]
     files += [package / "data" / name for name in ("distortion.py", "views.py", "labelled/known.py")]
     for room in ("active", "core", "evaluation", "experiments"):
         files += sorted(path for path in (package / room).rglob("*") if path.suffix in (".py", ".json"))

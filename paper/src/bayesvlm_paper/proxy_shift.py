@@ -111,7 +111,7 @@ class Proxies:
             pass
         lab.say(f"fit       {model} on {lab.source()}, {name}, then tau on {lab.plan.validation}")
         vlm = lab.fitted(model, *lab.pairs(model, distortion=distortion))
-        vlm.provenance.update({"source": lab.source(), "distortion": name, "inputs": inputs})
+        vlm = vlm.with_provenance(source=lab.source(), distortion=name, inputs=inputs)
         vlm.save_pretrained(folder)
         return vlm
 

@@ -81,7 +81,7 @@ def search(lab: Lab) -> Finding:
     for model in lab.models:
         printed = printed_curve(model)
         taus = (*DEFAULT_TAUS, *PAPER_GRID, *map(float, () if printed is None else printed["x"]))
-        grids[model] = lab.tuned(model, lab.vlm(model).replace(), taus)
+        grids[model] = lab.tuned(model, lab.vlm(model).copy(), taus)
     found = [f"{grid.best.tau:.3g} for {model} (NLPD {grid.best.nlpd:.3f})" for model, grid in grids.items()]
     around = [f"{low:.2g} to {high:.2g}" for low, high in map(flat, grids.values())]
     answer = (

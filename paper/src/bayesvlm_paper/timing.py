@@ -25,7 +25,6 @@ from bayesvlm.core.estimation import TOWERS, Tower
 from bayesvlm.core.factors import KroneckerFactors, Spectrum
 from bayesvlm.core.features import Features
 from bayesvlm.core.projection import Projection
-from bayesvlm.settings import Settings
 from bayesvlm.vlm import BayesVLM
 from bayesvlm_paper.architectures import architecture, image_encoder, parameters
 
@@ -276,10 +275,10 @@ def random_vlm(name: str, device: str | torch.device) -> BayesVLM:
         bias = torch.randn(d, generator=generator) if sigmoid else None
         projections[tower] = Projection(weight.to(device), bias, residual=sigmoid and tower == "image")
     factors = {tower: random_factors(each.input_width, d, device) for tower, each in projections.items()}
-    settings = Settings(lam=dict.fromkeys(TOWERS, 1.0))
     scale, bias_of_logits = math.log(100), -10.0 if sigmoid else None
     image, text = projections["image"], projections["text"]
-    return BayesVLM(image, text, scale, bias_of_logits, shape.loss, factors=factors, settings=settings)
+    vlm = BayesVLM(image, text, scale, bias_of_logits, shape.loss).replace(lam=dict.fromkeys(TOWERS, 1.0))
+    return vlm.with_factors(factors)
 
 
 def random_factors(p: int, d: int, device: str | torch.device) -> KroneckerFactors:

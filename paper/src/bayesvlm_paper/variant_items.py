@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bayesvlm.core.estimation import TOWERS
 from bayesvlm.core.features import Features
-from bayesvlm.core.posterior import Covariance
+from bayesvlm.core.settings import Covariance
 from bayesvlm.core.tuning import DEFAULT_TAUS
 from bayesvlm.evaluation import nlpd
 from bayesvlm.vlm import BayesVLM

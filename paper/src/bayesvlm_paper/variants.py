@@ -115,14 +115,14 @@ def tuned(
     lab: Lab, model: str, vlm: BayesVLM, measure: Measure, taus: tuple[float, ...] = WIDE_TAUS, refine: bool = True
 ) -> Variant:
     """A copy of the posterior with the tau that is best for it, on every set."""
-    own = vlm.replace()
+    own = vlm.copy()
     grid = lab.tuned(model, own, taus, refine)
     return measured(lab, own, grid, measure)
 
 
 def walked(lab: Lab, model: str, vlm: BayesVLM, measure: Measure, start: float, limit: int = 16) -> Variant:
     """The same where a tau takes long to try: from `start` downhill by `STEP`, at most `limit` times, no refinement."""
-    own = vlm.replace()
+    own = vlm.copy()
     points: dict[int, TauPoint] = {}
 
     def at(place: int) -> float:

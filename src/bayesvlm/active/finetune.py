@@ -15,7 +15,9 @@ from bayesvlm.core.errors import BayesVLMError, check_count, check_positive
 from bayesvlm.core.factors import KroneckerFactors
 from bayesvlm.core.features import Features
 from bayesvlm.core.projection import Projection
-from bayesvlm.vlm import BayesVLM, Method
+from bayesvlm.evaluation import nlpd
+from bayesvlm.predicting import Method
+from bayesvlm.vlm import BayesVLM
 
 Labels = Sequence[int] | Sequence[str] | Tensor
 
@@ -101,9 +103,9 @@ def _train(
             torch.autograd.backward(loss)
             optimiser.step()
         now = vlm.image.with_augmented(weight.detach())
-        nlpd = _nlpd(vlm, now, texts, validation, method)
-        if validation is None or nlpd < lowest:
-            best, lowest = now, nlpd
+        reached = _nlpd(vlm, now, texts, validation, method)
+        if validation is None or reached < lowest:
+            best, lowest = now, reached
     return best
 
 
@@ -116,8 +118,7 @@ def _nlpd(
         return 0.0
     images, target = validation
     probs = vlm.with_image_projection(projection, vlm.factors["image"]).classify(images, texts, method=method).probs
-    chosen = probs[torch.arange(len(target), device=probs.device), target].clamp_min(torch.finfo(probs.dtype).tiny)
-    return -float(chosen.double().log().mean())
+    return nlpd(probs, target).value
 
 
 @torch.no_grad()

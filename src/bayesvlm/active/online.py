@@ -23,20 +23,22 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from bayesvlm.active.contrast import ClassContrast
+from bayesvlm.core.distribution import EmbeddingDistribution
 from bayesvlm.core.draws import coloured, colouring_cost, standard_normal
+from bayesvlm.core.embeddings import GaussianEmbeddings, SharedCovarianceMap
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.evidence import Evidence
 from bayesvlm.core.factors import KroneckerFactors, Spectrum, spectrum, symmetric_root
 from bayesvlm.core.features import Features
-from bayesvlm.core.inverted import InvertedPosterior
 from bayesvlm.core.posterior import Posterior
-from bayesvlm.core.predicted import PredictedVariance
 from bayesvlm.core.projection import Projection
+from bayesvlm.core.settings import Settings
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,15 +64,9 @@ class OnlineLaplace:
     lam: float
 
     @classmethod
-    def begin(
-        cls, start: Posterior | InvertedPosterior | PredictedVariance, contrast: ClassContrast, beta: float
-    ) -> OnlineLaplace:
+    def begin(cls, distribution: EmbeddingDistribution, contrast: ClassContrast, beta: float) -> OnlineLaplace:
         """The posterior as it is, before any labelled image."""
-        if not isinstance(start, Posterior):
-            raise BayesVLMError(
-                f"Online steps add to the Kronecker factors, and there are none: this model {start.WHY}, or use "
-                "another strategy."
-            )
+        start = distribution.kronecker("Online steps add to the Kronecker factors, and there are none")
         if start.structure != "damped":
             raise BayesVLMError(
                 f"structure={start.structure!r}: online steps are defined for the damped posterior of the paper; "
@@ -122,10 +118,42 @@ class OnlineLaplace:
         phi = self.added @ basis.T
         return KroneckerFactors(self.start.factors.A_sum + self.beta * phi.T @ phi, self.B_sum, self.n)
 
-    @property
+    @cached_property
     def posterior(self) -> Posterior:
         """The posterior as it is now, decomposed from scratch: what this class computes in pieces."""
         return replace(self.start, projection=self.projection, factors=self.factors, lam=self.lam)
+
+    # As any distribution of embeddings ------------------------------------------------------------------------------
+
+    predicted: ClassVar[bool] = False
+
+    @property
+    def origin(self) -> str:
+        return f"{self.start.origin}, then {len(self.added)} labelled images"
+
+    def kronecker(self, wanted: str) -> Posterior:
+        """The posterior as it is now."""
+        return self.posterior
+
+    def under(self, settings: Settings, lam: float | None) -> Posterior:
+        """The factors as they are now, read with other settings."""
+        return self.posterior.under(settings, lam)
+
+    def embed(self, features: Features) -> GaussianEmbeddings:
+        """Gaussian embeddings of the inputs, by the posterior as it is now."""
+        return self.posterior.embed(features)
+
+    def shared_covariance(self) -> SharedCovarianceMap:
+        """phi -> a(x) R."""
+        return self.posterior.shared_covariance()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The factors' sums as they are now."""
+        return self.posterior.tensors()
+
+    def to(self, *args: Any, **kwargs: Any) -> Posterior:
+        """The posterior as it is now, moved or cast as `torch.Tensor.to` does."""
+        return self.posterior.to(*args, **kwargs)
 
     # Draws -----------------------------------------------------------------------------------------------------------
 

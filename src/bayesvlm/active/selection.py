@@ -25,10 +25,11 @@ from bayesvlm.active.contrast import ClassContrast
 from bayesvlm.active.online import OnlineLaplace
 from bayesvlm.active.targeting import Metric, nearest_distinct
 from bayesvlm.classes import class_names, label_indices
+from bayesvlm.core.distribution import Drawn
 from bayesvlm.core.draws import Held
 from bayesvlm.core.errors import BayesVLMError, BayesVLMWarning, check_choice, check_count
 from bayesvlm.core.features import Features
-from bayesvlm.core.predict import Drawn, cosine_groups, draw_cost, entropy
+from bayesvlm.core.predict import cosine_groups, draw_cost, entropy
 from bayesvlm.core.printing import described
 from bayesvlm.core.threads import threads_for
 from bayesvlm.progress import progress_bar

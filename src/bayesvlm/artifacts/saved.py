@@ -29,10 +29,9 @@ from bayesvlm.core.errors import BayesVLMError, check_choice, check_positive
 from bayesvlm.core.estimation import TOWERS, Loss, Normalise, Tower, best_lams
 from bayesvlm.core.evidence import Structure
 from bayesvlm.core.factors import KroneckerFactors
-from bayesvlm.core.posterior import Covariance
-from bayesvlm.core.predict import Link
 from bayesvlm.core.printing import described
 from bayesvlm.core.projection import Projection
+from bayesvlm.core.settings import Covariance, Link
 
 SCHEMA = 1
 TENSORS, CONFIG, CARD, PROJECTIONS = "posterior.safetensors", "config.json", "README.md", "projections.safetensors"

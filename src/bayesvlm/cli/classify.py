@@ -14,7 +14,7 @@ from bayesvlm.cli.options import Cache, Device, Json, Model, Overwrite, StrictPo
 from bayesvlm.cli.output import emit, remark, table
 
 if TYPE_CHECKING:
-    from bayesvlm.core.predict import Prediction
+    from bayesvlm.core.prediction import Prediction
 
 _NATS = ("entropy", "epistemic", "aleatoric")
 _SPLIT = "entropy = epistemic + aleatoric, in nats: the shares come from draws of the parameters"

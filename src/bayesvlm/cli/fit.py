@@ -116,7 +116,7 @@ def fit(
         if found.skipped.reasons:
             remark(str(found.skipped))
     if found.skipped.reasons:
-        vlm.provenance["skipped_images"] = len(found.skipped)
+        vlm = vlm.with_provenance(skipped_images=len(found.skipped))
     vlm.save_pretrained(out)
     checkpoint.unlink(missing_ok=True)
     used = vlm.factors["image"].n

@@ -62,7 +62,8 @@ def tune(
     if found.skipped:
         remark(describe_skipped(found.skipped))
     before = vlm.tau
-    grid = vlm.tune(found.features, labels, encoder.texts(prompts(images, template)))
+    grid = vlm.tune(found.features, labels, encoder.texts(prompts(images, template))).tuning
+    assert grid is not None  # just tuned
     vlm.save_pretrained(posterior, model=model)
     best = grid.best
     points = [{"tau": point.tau, "nlpd": point.nlpd, "lam": point.lam} for point in grid]

@@ -13,18 +13,19 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from bayesvlm.core.embeddings import GaussianEmbeddings, SharedCovariance
+from bayesvlm.core.embeddings import GaussianEmbeddings
 from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.core.features import Index, row_index
 from bayesvlm.core.printing import described
 
 
 class PairProduct(NamedTuple):
-    """A matrix over all pairs as the product of a few numbers an item: `left @ right.T`, not yet multiplied out."""
+    """A matrix over all pairs as the product of a few numbers per item: `left @ right.T`, not yet multiplied out."""
 
     left: Tensor  # [N, r]
     right: Tensor  # [C, r]
@@ -63,6 +64,24 @@ class CosineMoments:
     def std(self) -> Tensor:  # [N, C]
         return self.variance.sqrt()
 
+    def __len__(self) -> int:
+        return int(self.mean.shape[0])
+
+    def __getitem__(self, index: Index) -> CosineMoments:
+        """The chosen rows, still two-dimensional."""
+        rows = row_index(index, len(self), self.mean.device)
+        if isinstance(self._variance, PairProduct):
+            return CosineMoments(self.mean[rows], PairProduct(self._variance.left[rows], self._variance.right))
+        return CosineMoments(self.mean[rows], self._variance[rows])
+
+    def to(self, *args: Any, **kwargs: Any) -> CosineMoments:
+        """Move or cast, as `torch.Tensor.to`."""
+        if isinstance(self._variance, PairProduct):
+            spread: Tensor | PairProduct = PairProduct(*(part.to(*args, **kwargs) for part in self._variance))
+        else:
+            spread = self._variance.to(*args, **kwargs)
+        return CosineMoments(self.mean.to(*args, **kwargs), spread)
+
     def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:  # [N, C], [N, C]
         """Central credible interval of the cosine under a normal approximation, cut to [-1, 1]."""
         if not 0 < level < 1:
@@ -74,9 +93,8 @@ class CosineMoments:
 def prob_cosine(x: GaussianEmbeddings, y: GaussianEmbeddings) -> CosineMoments:
     """Moments of the cosine between every embedding of x [N] and every one of y [C]."""
     mean = expected_cosine(x, y)
-    if isinstance(x.covariance, SharedCovariance) and isinstance(y.covariance, SharedCovariance):
-        return CosineMoments(mean, variance_factors(x, y))
-    return CosineMoments(mean, _general_variance(x, y))
+    factors = variance_factors(x, y)
+    return CosineMoments(mean, _general_variance(x, y) if factors is None else factors)
 
 
 def expected_cosine(x: GaussianEmbeddings, y: GaussianEmbeddings) -> Tensor:  # [N, C]
@@ -93,15 +111,16 @@ def expected_cosine(x: GaussianEmbeddings, y: GaussianEmbeddings) -> Tensor:  # 
     return (x.mean / x.expected_norm[:, None]) @ (y.mean / y.expected_norm[:, None]).T
 
 
-def variance_factors(x: GaussianEmbeddings, y: GaussianEmbeddings) -> PairProduct:  # [N, 2], [C, 2]
-    """Two numbers an item, whose dot product is the variance of a pair (shared covariances)."""
-    assert isinstance(x.covariance, SharedCovariance)
-    assert isinstance(y.covariance, SharedCovariance)
+def variance_factors(x: GaussianEmbeddings, y: GaussianEmbeddings) -> PairProduct | None:  # [N, 2], [C, 2]
+    """Two numbers per item, whose dot product is the variance of a pair; None where covariances share no shape."""
+    x_shared, y_shared = x.covariance.shared(), y.covariance.shared()
+    if x_shared is None or y_shared is None:
+        return None
     x_square, y_square = x.expected_norm.square(), y.expected_norm.square()
-    x_scale, y_scale = x.covariance.scale / x_square, y.covariance.scale / y_square
-    x_quadratic = x.quadratic(y.covariance.shape) / x_square  # mu_i^T R_h mu_i / s_i^2
-    y_quadratic = y.quadratic(x.covariance.shape) / y_square  # mu_j^T R_g mu_j / s_j^2
-    both = x.covariance.shape.inner(y.covariance.shape)
+    x_scale, y_scale = x_shared.scale / x_square, y_shared.scale / y_square
+    x_quadratic = x.quadratic(y_shared.shape) / x_square  # mu_i^T R_h mu_i / s_i^2
+    y_quadratic = y.quadratic(x_shared.shape) / y_square  # mu_j^T R_g mu_j / s_j^2
+    both = x_shared.shape.inner(y_shared.shape)
     left = torch.stack([x_scale, x_quadratic], dim=1)
     return PairProduct(left, torch.stack([both * y_scale + y_quadratic, y_scale], dim=1))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from torch import Tensor
 
@@ -39,6 +40,20 @@ class Shape:
     def trace(self) -> Tensor:  # []
         return self.spectrum.sum()
 
+    def to(self, *args: Any, **kwargs: Any) -> Shape:
+        """Move or cast, as `torch.Tensor.to`."""
+        return Shape(self.spectrum.to(*args, **kwargs), _moved(self.basis, *args, **kwargs))
+
+
+@dataclass(frozen=True, eq=False)
+class SharedCovarianceMap:
+    """From an input phi to its covariance `a(x) R`, with `a(x) = |L phi|^2`."""
+
+    root: Tensor  # [p, p], L^T
+    shape: Shape  # R
+
+    __repr__ = described
+
 
 @dataclass(frozen=True, eq=False)
 class SharedCovariance:
@@ -51,6 +66,14 @@ class SharedCovariance:
 
     def trace(self) -> Tensor:  # [N]
         return self.scale * self.shape.trace
+
+    def shared(self) -> SharedCovariance:
+        """Itself: one shape for all inputs."""
+        return self
+
+    def to(self, *args: Any, **kwargs: Any) -> SharedCovariance:
+        """Move or cast, as `torch.Tensor.to`."""
+        return SharedCovariance(self.scale.to(*args, **kwargs), self.shape.to(*args, **kwargs))
 
     def per_item(self) -> ItemCovariance:
         """The same covariances, written out: [N, d] numbers instead of [N]."""
@@ -77,6 +100,13 @@ class ItemCovariance:
 
     def trace(self) -> Tensor:  # [N]
         return self.variance.sum(dim=1)
+
+    def shared(self) -> None:
+        """None: every input has a spectrum of its own."""
+
+    def to(self, *args: Any, **kwargs: Any) -> ItemCovariance:
+        """Move or cast, as `torch.Tensor.to`."""
+        return ItemCovariance(self.variance.to(*args, **kwargs), _moved(self.basis, *args, **kwargs))
 
     def per_item(self) -> ItemCovariance:
         return self
@@ -131,6 +161,10 @@ class GaussianEmbeddings:
         stored = None if self.stored is None else (self.stored[0], self.stored[1][rows])
         return GaussianEmbeddings(self.mean[rows], self.covariance[rows], stored)
 
+    def to(self, *args: Any, **kwargs: Any) -> GaussianEmbeddings:
+        """Move or cast, as `torch.Tensor.to`."""
+        return GaussianEmbeddings(self.mean.to(*args, **kwargs), self.covariance.to(*args, **kwargs))
+
     @cached_property
     def expected_norm(self) -> Tensor:  # [N]
         """s_i = sqrt(E |g_i|^2) = sqrt(|mean_i|^2 + tr Sigma_i)."""
@@ -145,6 +179,10 @@ class GaussianEmbeddings:
         if self.stored is not None and self.stored[0] is shape:
             return self.stored[1]
         return shape.quadratic(self.mean)
+
+
+def _moved(basis: Tensor | None, *args: Any, **kwargs: Any) -> Tensor | None:
+    return None if basis is None else basis.to(*args, **kwargs)
 
 
 def _rotated(vectors: Tensor, basis: Tensor | None) -> Tensor:  # [N, d]

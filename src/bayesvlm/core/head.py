@@ -23,14 +23,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bayesvlm.core.embeddings import GaussianEmbeddings, SharedCovariance
+from bayesvlm.core.distribution import EmbeddingDistribution
+from bayesvlm.core.embeddings import GaussianEmbeddings
 from bayesvlm.core.errors import BayesVLMError, check_positive
 from bayesvlm.core.features import Features
-from bayesvlm.core.inverted import InvertedPosterior
-from bayesvlm.core.posterior import Posterior
-from bayesvlm.core.predict import Link
-from bayesvlm.core.predicted import PredictedVariance
 from bayesvlm.core.projection import Projection
+from bayesvlm.core.settings import Link
 
 Encode = Callable[[Any], Features]
 
@@ -70,7 +68,8 @@ class BayesHead:
     An embedding of zero, which `classify` refuses, gets equal probabilities.
 
     Args:
-        image: posterior of the image tower, damped, or as the paper's authors publish theirs.
+        image: the image tower's projection.
+        spread: how its embeddings are distributed: damped, or as the paper's authors publish theirs.
         classes: Gaussian embeddings of the classes under the text tower's, [C].
         scale: t.
         link: "probit" or "centred".
@@ -80,31 +79,33 @@ class BayesHead:
 
     def __init__(
         self,
-        image: Posterior | InvertedPosterior | PredictedVariance,
+        image: Projection,
+        spread: EmbeddingDistribution,
         classes: GaussianEmbeddings,
         scale: float,
         link: Link = "probit",
         encode: Encode | None = None,
         folded: bool | None = None,
     ) -> None:
-        text = classes.covariance
-        if isinstance(image, PredictedVariance) or not isinstance(text, SharedCovariance):
+        text = classes.covariance.shared()
+        if text is None:
             raise BayesVLMError(
                 "A head for fixed classes needs a damped posterior, whose covariances share one shape; use classify "
                 "for an exact posterior and for models that predict their variances."
             )
+        covariance = spread.shared_covariance()
         if link == "mc":
             raise BayesVLMError("A head for fixed classes draws nothing; use classify for link='mc'.")
-        _check_classes(classes.mean, image.projection)
-        self._image, self._encode = image.projection, encode
+        _check_classes(classes.mean, image)
+        self._image, self._encode = image, encode
         k = math.pi / 8 * check_positive("scale", scale) ** 2
-        R_g, R_h = image.shape, text.shape
+        R_g, R_h = covariance.shape, text.shape
 
         self._basis = R_h.basis  # [d, d] or None
-        mean = image.projection.augmented
+        mean = image.augmented
         turned = mean if self._basis is None else self._basis.T @ mean
-        stacked = torch.cat([turned, image.root.T])  # [d + p, p]
-        biased = image.projection.bias is not None
+        stacked = torch.cat([turned, covariance.root.T])  # [d + p, p]
+        biased = image.bias is not None
         self._weight = (stacked[:, :-1] if biased else stacked).contiguous()
         self._bias = stacked[:, -1].contiguous() if biased else None
 

@@ -8,21 +8,22 @@ predict, not to choose other settings or to go on learning.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from bayesvlm.core.draws import coloured, standard_normal
-from bayesvlm.core.embeddings import GaussianEmbeddings, Shape, SharedCovariance
+from bayesvlm.core.embeddings import GaussianEmbeddings, Shape, SharedCovariance, SharedCovarianceMap
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.factors import spectrum, symmetric, symmetric_root
 from bayesvlm.core.features import Features
-from bayesvlm.core.posterior import directed
+from bayesvlm.core.posterior import Posterior, directed
 from bayesvlm.core.printing import described
 from bayesvlm.core.projection import Projection
+from bayesvlm.core.settings import Settings
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,15 +36,12 @@ class InvertedPosterior:
         B_diagonal: [d], b, the diagonal of Bt^-1.
     """
 
-    WHY: ClassVar[str] = (
-        "came with its posterior as inverses, tau and lam inside; import the published factors with "
-        "`bayesvlm convert`, or fit your own with vlm.fit(pairs)"
-    )
-
     projection: Projection
     A_inverse: Tensor  # [p, p]
     B_diagonal: Tensor  # [d]
 
+    predicted: ClassVar[bool] = False
+    origin: ClassVar[str] = "a published posterior"
     __repr__ = described
 
     def __post_init__(self) -> None:
@@ -63,6 +61,29 @@ class InvertedPosterior:
             )
         object.__setattr__(self, "B_diagonal", diagonal)
         _ = self._root  # refuses what is indefinite
+
+    def kronecker(self, wanted: str) -> Posterior:
+        """Not to be had: the factors cannot be taken out of the inverses again."""
+        raise BayesVLMError(
+            f"{wanted}: this model came with its posterior as inverses, tau and lam inside; import the published "
+            "factors with `bayesvlm convert`, or fit your own with vlm.fit(pairs)."
+        )
+
+    def under(self, settings: Settings, lam: float | None) -> InvertedPosterior:
+        """Itself: there is nothing to choose."""
+        return self
+
+    def shared_covariance(self) -> SharedCovarianceMap:
+        """phi -> a(x) R."""
+        return SharedCovarianceMap(self.root, self.shape)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The inverses."""
+        return {"A_inverse": self.A_inverse, "B_diagonal": self.B_diagonal}
+
+    def to(self, *args: Any, **kwargs: Any) -> InvertedPosterior:
+        """Move or cast, as `torch.Tensor.to`; the inverses stay in float64."""
+        return replace(self, projection=self.projection.to(*args, **kwargs))
 
     @cached_property
     def shape(self) -> Shape:

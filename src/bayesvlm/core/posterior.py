@@ -10,23 +10,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, get_args
+from typing import Any, ClassVar, get_args
 
 import torch
 from torch import Tensor
 
 from bayesvlm.core.draws import coloured, colouring_cost, standard_normal
-from bayesvlm.core.embeddings import GaussianEmbeddings, ItemCovariance, Shape, SharedCovariance
+from bayesvlm.core.embeddings import GaussianEmbeddings, ItemCovariance, Shape, SharedCovariance, SharedCovarianceMap
 from bayesvlm.core.errors import BayesVLMError, check_choice, check_positive
-from bayesvlm.core.evidence import Structure
+from bayesvlm.core.evidence import Evidence, Structure
 from bayesvlm.core.factors import KroneckerFactors, Spectrum, symmetric_root
 from bayesvlm.core.features import Features
 from bayesvlm.core.printing import described
 from bayesvlm.core.projection import Projection
-
-Covariance = Literal["diagonal", "full"]
+from bayesvlm.core.settings import Covariance, Settings
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +48,7 @@ class Posterior:
     structure: Structure = "damped"
     covariance: Covariance = "diagonal"
 
+    predicted: ClassVar[bool] = False
     __repr__ = described
 
     def __post_init__(self) -> None:
@@ -56,13 +56,39 @@ class Posterior:
         check_positive("lam", self.lam)
         check_choice("structure", self.structure, get_args(Structure))
         check_choice("covariance", self.covariance, get_args(Covariance))
-        have = (self.factors.A_sum.shape[0], self.factors.B_sum.shape[0])
-        want = (self.projection.input_width, self.projection.embedding_width)
-        if have != want:
-            raise BayesVLMError(
-                f"The factors are for a projection with (inputs, outputs) = {have}, this one has {want} "
-                "(a bias counts as one input); they belong to another model or tower."
-            )
+        _check_size(self.projection, self.factors)
+
+    @classmethod
+    def read(
+        cls, projection: Projection, factors: KroneckerFactors, settings: Settings, lam: float | None = None
+    ) -> Posterior:
+        """The posterior that these settings make of the factors; `lam` None: by the evidence."""
+        _check_size(projection, factors)
+        if lam is None:
+            spectra = factors.A_spectrum.values, factors.B_spectrum.values
+            lam = Evidence(*spectra, projection.norm_squared, settings.tau, settings.structure).best_lam()
+        return cls(projection, factors, settings.tau, lam, settings.structure, settings.covariance)
+
+    @property
+    def origin(self) -> str:
+        return f"fitted on {self.factors.n} pairs"
+
+    def under(self, settings: Settings, lam: float | None) -> Posterior:
+        """The same factors, read with other settings; `lam` None: by the evidence."""
+        return Posterior.read(self.projection, self.factors, settings, lam)
+
+    def kronecker(self, wanted: str) -> Posterior:
+        """Itself: here are the factors."""
+        return self
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The factors' sums."""
+        return {"A": self.factors.A_sum, "B": self.factors.B_sum}
+
+    def to(self, *args: Any, **kwargs: Any) -> Posterior:
+        """Move or cast the projection; factors move, and stay in float64."""
+        projection = self.projection.to(*args, **kwargs)
+        return replace(self, projection=projection, factors=self.factors.to(projection.weight.device))
 
     @cached_property
     def shape(self) -> Shape:
@@ -88,6 +114,10 @@ class Posterior:
         if self.covariance == "full":
             return GaussianEmbeddings(mean, ItemCovariance(spectra, basis))
         return GaussianEmbeddings(mean, ItemCovariance(spectra @ basis.square().T))
+
+    def shared_covariance(self) -> SharedCovarianceMap:
+        """phi -> a(x) R. Damped only."""
+        return SharedCovarianceMap(self.root, self.shape)
 
     def rotated_inputs(self, features: Features) -> Tensor:  # [N, p]
         """phi in the eigenbasis of A."""
@@ -178,3 +208,13 @@ def directed(mean: Tensor) -> Tensor:  # [N, d]
             "to compare; check those inputs."
         )
     return mean
+
+
+def _check_size(projection: Projection, factors: KroneckerFactors) -> None:
+    have = (factors.A_sum.shape[0], factors.B_sum.shape[0])
+    want = (projection.input_width, projection.embedding_width)
+    if have != want:
+        raise BayesVLMError(
+            f"The factors are for a projection with (inputs, outputs) = {have}, this one has {want} "
+            "(a bias counts as one input); they belong to another model or tower."
+        )

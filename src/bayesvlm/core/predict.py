@@ -9,34 +9,22 @@ mc:                  average of softmax(t cos) over draws of both projections; w
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Literal, NamedTuple, Protocol
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from bayesvlm.core.cosine import CosineMoments
+from bayesvlm.core.distribution import Drawn
 from bayesvlm.core.draws import group_sizes
 from bayesvlm.core.errors import BayesVLMError, check_positive
 from bayesvlm.core.features import Features
-from bayesvlm.core.printing import FIRST, beginning, described
+from bayesvlm.core.printing import described
 from bayesvlm.core.threads import threads_for
 
-Link = Literal["probit", "centred", "mc"]
 LEAST_LENGTH = 1e-12  # of an embedding that is divided by its length
-
-
-class Drawn(Protocol):
-    """What embeddings can be drawn from: a posterior over a projection, as it was fitted or brought up to date."""
-
-    def drawn_embeddings(self, features: Features, draws: int, generator: torch.Generator) -> Tensor:  # [S, N, d]
-        """Embeddings of all inputs under so many draws of the projection."""
-
-    def draw_cost(self, inputs: int) -> float:
-        """Floating-point operations of one draw for so many inputs, about."""
 
 
 class EntropySplit(NamedTuple):
@@ -58,108 +46,6 @@ class EntropySplit(NamedTuple):
     def epistemic_share(self) -> Tensor:  # [N]
         """`epistemic / total`, between 0 and 1; 0 where there is no entropy to share."""
         return torch.where(self.total > 0, self.epistemic / self.total, 0.0).clamp_max(1)
-
-
-@dataclass(frozen=True, eq=False)
-class Prediction:
-    """Class probabilities with what they are made of.
-
-    `epistemic + aleatoric` is `entropy`. Only parameter draws tell the two apart, and their average has an entropy of
-    its own, often a lower one: the probit flattens the logits where the draws average over softmaxes. So the draws give
-    the shares, which divide the entropy of the probabilities that are shown:
-
-        epistemic = entropy * monte_carlo.epistemic / monte_carlo.total
-
-    That lies between 0 and `entropy` with every link, is 0 where the draws agree, and with link="mc" it is the mutual
-    information between label and parameters. `monte_carlo.epistemic` is that with every link.
-
-    `monte_carlo`, and with it the two parts, `variance` and `label_probs` are computed on first access and kept. A
-    prediction pickles with all it can say: with the draws' result where that was asked for, else with the posterior
-    and the features they are made from; never with the encoder.
-
-    Args:
-        probs: of every class.
-        moments: of the cosines.
-        classes: their names, where there are any.
-        draw: the entropy split over parameter draws, or what makes it; of a model that predicts variances over draws
-            of each embedding by itself: what its own noise changes.
-        label_link: what makes the probabilities of each label by itself.
-    """
-
-    probs: Tensor  # [N, C]
-    moments: CosineMoments
-    classes: tuple[str, ...] | None = None
-    draw: EntropySplit | Callable[[], EntropySplit] | None = None
-    label_link: Callable[[], Tensor] | None = None
-
-    def __len__(self) -> int:
-        return int(self.probs.shape[0])
-
-    def __repr__(self) -> str:
-        count = self.probs.shape[1]
-        names = "" if self.classes is None else f" ({beginning([repr(name) for name in self.classes])})"
-        lines = [f"Prediction of {len(self)} inputs among {count} classes{names}"]
-        probs, order = self.probs[:FIRST].topk(min(FIRST, count), dim=1)
-        for row, (shares, best) in enumerate(zip(probs.tolist(), order.tolist(), strict=True)):
-            said = (f"{self._name(k)} {share:.3f}" for share, k in zip(shares, best, strict=True))
-            lines.append(f"  {row}: {', '.join(said)}; entropy {float(entropy(self.probs[row])):.3f}")
-        return "\n".join([*lines, "  ..."] if len(self) > FIRST else lines)
-
-    def _name(self, index: int) -> str:
-        return f"class {index}" if self.classes is None else repr(self.classes[index])
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = dict(self.__dict__)
-        if "monte_carlo" in state:  # what it was made from is not needed again
-            state["draw"] = state["monte_carlo"]
-        if "label_probs" in state:
-            state["label_link"] = None
-        return state
-
-    @property
-    def labels(self) -> Tensor:  # [N]
-        """Index of the most probable class."""
-        return self.probs.argmax(dim=1)
-
-    @property
-    def entropy(self) -> Tensor:  # [N]
-        """Entropy of `probs`, in nats: `epistemic + aleatoric`."""
-        return entropy(self.probs)
-
-    @property
-    def mean(self) -> Tensor:  # [N, C]
-        """Expected cosine."""
-        return self.moments.mean
-
-    @property
-    def variance(self) -> Tensor:  # [N, C]
-        """Variance of the cosine."""
-        return self.moments.variance
-
-    @cached_property
-    def label_probs(self) -> Tensor | None:  # [N, C]
-        """Probability of each label by itself, for models trained with the sigmoid loss (SigLIP); None for others."""
-        return None if self.label_link is None else self.label_link()
-
-    @property
-    def epistemic(self) -> Tensor:  # [N]
-        """What more data on the model would resolve: the draws' epistemic share of `entropy`, in nats."""
-        return self.entropy * self.monte_carlo.epistemic_share.to(self.probs)
-
-    @property
-    def aleatoric(self) -> Tensor:  # [N]
-        """What is left when the parameters are known: the rest of `entropy`, in nats."""
-        return self.entropy - self.epistemic
-
-    @cached_property
-    def monte_carlo(self) -> EntropySplit:
-        """Over the parameter draws alone: their average `.probs`, its entropy `.total`, and that in its two parts, the
-        expected entropy `.aleatoric` and the mutual information `.epistemic`, in nats."""
-        if self.draw is None:
-            raise BayesVLMError(
-                "This prediction was made without a posterior to draw from, so its entropy has no parts; fit one."
-            )
-        return self.draw if isinstance(self.draw, EntropySplit) else self.draw()
 
 
 def probit(moments: CosineMoments, scale: float) -> Tensor:  # [N, C]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from bayesvlm.core.draws import standard_normal
-from bayesvlm.core.embeddings import GaussianEmbeddings
+from bayesvlm.core.embeddings import GaussianEmbeddings, SharedCovarianceMap
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.features import Features
+from bayesvlm.core.posterior import Posterior
 from bayesvlm.core.printing import described
+from bayesvlm.core.settings import Settings
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,12 +26,32 @@ class PredictedVariance:
         width: d.
     """
 
-    WHY: ClassVar[str] = "predicts its variances itself; classify with it as it is"
-
     like: Tensor
     width: int
 
+    predicted: ClassVar[bool] = True
+    origin: ClassVar[str] = "variances of its own"
     __repr__ = described
+
+    def kronecker(self, wanted: str) -> Posterior:
+        """Not to be had: nothing was estimated."""
+        raise BayesVLMError(f"{wanted}: this model predicts its variances itself; classify with it as it is.")
+
+    def under(self, settings: Settings, lam: float | None) -> PredictedVariance:
+        """Itself: there is nothing to choose."""
+        return self
+
+    def shared_covariance(self) -> SharedCovarianceMap:
+        """Not to be had: every input has a covariance of its own."""
+        raise BayesVLMError("This model predicts a variance for every input, so no covariance is shared; use classify.")
+
+    def tensors(self) -> dict[str, Tensor]:
+        """None: the variances come with the features."""
+        return {}
+
+    def to(self, *args: Any, **kwargs: Any) -> PredictedVariance:
+        """Move or cast, as `torch.Tensor.to`."""
+        return replace(self, like=self.like.to(*args, **kwargs))
 
     def embed(self, features: Features) -> GaussianEmbeddings:
         """N(mean, diag exp(log variance))."""

@@ -1,6 +1,6 @@
 """How good predictions are: proper scores, calibration, selective prediction, temperature scaling, significance.
 
-Functions of probabilities [N, C] and labels [N], or of one number an input. They know nothing of models, and judge a
+Functions of probabilities [N, C] and labels [N], or of one number per input. They know nothing of models, and judge a
 competitor as they judge us.
 """
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.evaluation.outcomes import Outcomes, Reliability
+from bayesvlm.evaluation.outcomes import Outcomes, Reliability, negative_log_likelihood
 
 _BLOCK = 2**20  # outcomes the bootstrap draws at a time: some 100 MiB, however many inputs and resamples
 
@@ -51,7 +51,7 @@ def nlpd(probs: Tensor, labels: Tensor) -> Estimate:  # [N, C], [N]
 
     A probability of zero counts as the smallest normal number of its dtype: 87 nats in float32, 708 in float64.
     """
-    return Estimate.of(Outcomes.of(probs, labels).nll)
+    return Estimate.of(negative_log_likelihood(probs, labels))
 
 
 def brier(probs: Tensor, labels: Tensor) -> Estimate:  # [N, C], [N]

@@ -1,4 +1,4 @@
-r"""What the metrics need to know of each prediction: six numbers an input instead of C probabilities.
+r"""What the metrics need to know of each prediction: six numbers per input instead of C probabilities.
 
 With p the probabilities of an input and y its label,
 
@@ -40,7 +40,7 @@ class Reliability:
 
 @dataclass(frozen=True, eq=False)
 class Outcomes:
-    """The six numbers of every prediction, and the metrics as functions of them: one value a leading index.
+    """The six numbers of every prediction, and the metrics as functions of them: one value per leading index.
 
     The columns serve elsewhere too: `correct` for selective prediction, `nll` or `squared_error` for a paired test.
     """
@@ -61,9 +61,7 @@ class Outcomes:
         Of equally probable classes the first is the prediction. A probability of zero counts as the smallest normal
         number of its dtype: one such input costs 87 nats in float32, 708 in float64 and 9.7 in float16, not infinity.
         """
-        probs = torch.as_tensor(probs).detach()
-        labels = check_labelled("probs", probs, labels)
-        _check_probabilities(probs)
+        probs, labels = _checked(probs, labels)
         confidence, predicted = probs.max(dim=1)
         given = probs.gather(1, labels[:, None])
         error = probs.to(torch.float64, copy=True).scatter_add_(1, labels[:, None], -torch.ones_like(given).double())
@@ -71,7 +69,7 @@ class Outcomes:
             labels=labels,
             confidence=confidence,
             correct=predicted == labels,
-            nll=-given[:, 0].clamp_min(torch.finfo(probs.dtype).tiny).double().log(),
+            nll=_nll(given[:, 0]),
             squared_error=error.square_().sum(dim=1),
             entropy=torch.special.entr(probs).sum(dim=1, dtype=torch.float64),
         )
@@ -142,6 +140,24 @@ class Outcomes:
         low, high = total.gather(-1, first), total.gather(-1, last)
         borders = low + (high - low) * (ranks - first) / (last - first)
         return borders.diff(dim=-1).abs().sum(dim=-1) / count
+
+
+def negative_log_likelihood(probs: Tensor, labels: Tensor) -> Tensor:  # [N, C], [N] -> [N]
+    """-log p_y of every input in nats, float64; `Outcomes.of` has the same among other things."""
+    probs, labels = _checked(probs, labels)
+    return _nll(probs.gather(1, labels[:, None])[:, 0])
+
+
+def _nll(given: Tensor) -> Tensor:  # [N]
+    """-log of the probabilities of the labels; zero counts as the smallest normal number."""
+    return -given.clamp_min(torch.finfo(given.dtype).tiny).double().log()
+
+
+def _checked(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:  # [N, C], [N]
+    probs = torch.as_tensor(probs).detach()
+    labels = check_labelled("probs", probs, labels)
+    _check_probabilities(probs)
+    return probs, labels
 
 
 def check_labelled(name: str, values: Tensor, labels: Tensor) -> Tensor:  # [N, C], [N] -> [N]

@@ -29,8 +29,9 @@ from bayesvlm.core.features import Features
 from bayesvlm.data.cache import tensor_fingerprint
 from bayesvlm.evaluation import Estimate, Outcomes, accuracy, balanced_accuracy, ece, nlpd
 from bayesvlm.experiments.earlier import Earlier
+from bayesvlm.predicting import Method
 from bayesvlm.progress import progress_bar
-from bayesvlm.vlm import BayesVLM, Method
+from bayesvlm.vlm import BayesVLM
 
 SCHEMA = 3
 BUDGETS = (10, 25, 50, 75, 100, 150, 200)

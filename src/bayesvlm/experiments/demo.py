@@ -173,9 +173,9 @@ def estimate(vlm: BayesVLM, say: Callable[[str], None] = lambda text: None) -> E
     vlm.fit(train.pairs(), provenance={"source": "the embedded world, split train"}, total=len(train))
     say(f"tune      tau by NLPD on {len(validation)} validation images, lam by the evidence at each tau")
     images, classes = vlm.image_features(list(validation.images)), vlm.text_features(list(validation.classes))
-    grid = vlm.tune(images, validation.labels, classes)
-    vlm.provenance.update({"tuned_on": "the embedded world, split validation", "validation_nlpd": grid.best.nlpd})
-    return Estimated(len(train), grid, images, validation.labels, classes)
+    vlm.tune(images, validation.labels, classes, provenance={"tuned_on": "the embedded world, split validation"})
+    assert vlm.tuning is not None
+    return Estimated(len(train), vlm.tuning, images, validation.labels, classes)
 
 
 def spread(embeddings: GaussianEmbeddings) -> Tensor:  # [N]

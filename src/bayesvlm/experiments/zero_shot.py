@@ -11,7 +11,7 @@ import platform
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,15 +19,12 @@ from typing import Any
 import torch
 import transformers
 from safetensors.torch import save
-from torch import Tensor
 
 from bayesvlm import __version__
 from bayesvlm.artifacts.files import read_safetensors, write_together
 from bayesvlm.artifacts.weights import weight_hashes
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.estimation import TOWERS
-from bayesvlm.core.inverted import InvertedPosterior
-from bayesvlm.core.predicted import PredictedVariance
 from bayesvlm.data.cache import FeatureCache, tensor_fingerprint
 from bayesvlm.data.labelled.samples import LabelledSet, absent_classes
 from bayesvlm.data.views import Views
@@ -280,19 +277,10 @@ def model_inputs(vlm: BayesVLM, name: str, encoder: Encoder) -> dict[str, Any]:
 
 def _identity(vlm: BayesVLM) -> dict[str, Any]:
     """What a posterior's predictions depend on: its tensors, by their hash, and how they are read."""
-    identity: dict[str, Any] = {"link": vlm.settings.link}
-    tensors: list[tuple[str, Tensor]] = []
-    for tower in TOWERS:
-        posterior = vlm.posterior[tower]
-        if isinstance(posterior, PredictedVariance):
-            return {**identity, "predicted": True}
-        if isinstance(posterior, InvertedPosterior):
-            tensors += [(f"{tower}.A_inverse", posterior.A_inverse), (f"{tower}.B_diagonal", posterior.B_diagonal)]
-        else:
-            tensors += [(f"{tower}.A", posterior.factors.A_sum), (f"{tower}.B", posterior.factors.B_sum)]
-            identity |= {"tau": vlm.tau, "lam": vlm.lam}
-            identity |= {"structure": vlm.settings.structure, "covariance": vlm.settings.covariance}
-    return {"factors": tensor_fingerprint(tensors), **identity}
+    tensors = [
+        (f"{tower}.{name}", tensor) for tower in TOWERS for name, tensor in vlm.posterior[tower].tensors().items()
+    ]
+    return {"factors": tensor_fingerprint(tensors), "predicted": vlm.predicts_variance, **asdict(vlm.settings)}
 
 
 def _slug(name: str) -> str:

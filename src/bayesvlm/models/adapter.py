@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from bayesvlm.core.distribution import EmbeddingDistribution
 from bayesvlm.core.embeddings import GaussianEmbeddings
 from bayesvlm.core.errors import BayesVLMError, check_count
 from bayesvlm.core.estimation import Loss, Tower
 from bayesvlm.core.features import Features
-from bayesvlm.core.inverted import InvertedPosterior
-from bayesvlm.core.predicted import PredictedVariance
 from bayesvlm.core.printing import described
 from bayesvlm.core.projection import Projection
 from bayesvlm.images.decoding import ImageLike, as_images, to_rgb
@@ -75,7 +75,7 @@ class Adapter(ABC):
     loss: Loss
     device: torch.device
     dtype: torch.dtype
-    posterior: Mapping[Tower, InvertedPosterior | PredictedVariance] | None = None
+    posterior: Mapping[Tower, EmbeddingDistribution] | None = None
     resizing: Resizing | None = None
 
     @abstractmethod
@@ -101,6 +101,17 @@ class Adapter(ABC):
     def preprocessing(self) -> dict[str, Any]:
         """What happens to images and texts before the model sees them, as json: another one gives other features."""
         return {"adapter": type(self).__qualname__}
+
+    def to(self, device: torch.device) -> Self:
+        """This adapter on another device: itself where it is there already, else a copy with its model."""
+        if device == self.device:
+            return self
+        moved = copy.deepcopy(self)
+        moved.device, moved.model = device, moved.model.to(device)
+        moved.image, moved.text = self.image.to(device), self.text.to(device)
+        if self.posterior is not None:
+            moved.posterior = {tower: of.to(device) for tower, of in self.posterior.items()}
+        return moved
 
     def read_image(self, image: ImageLike, label: str = "the image") -> Image.Image:
         """One image in upright RGB, no larger than the model's own resizing leaves it; see `to_rgb`."""

@@ -2,8 +2,8 @@
 
 Renders every drawing (about a minute on two cores), splits them, and writes shards in CLIP-benchmark's webdataset
 layout to world/src/bayesvlm_world/data. With the versions in requirements.txt the files come out byte for byte
-the same; `--check` compares instead of writing. `--artwork FILE` also writes what train.py needs: the training drawings with
-their transparency, and skin-tone variants, as one npz file.
+the same; `--check` compares instead of writing. `--artwork FILE` also writes what train.py needs: the training
+drawings with their transparency, and skin-tone variants, as one npz file.
 """
 
 from __future__ import annotations

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import get_args
+from typing import Literal, get_args
 
 from bayesvlm.core.errors import BayesVLMError, check_choice, check_positive
 from bayesvlm.core.estimation import TOWERS
 from bayesvlm.core.evidence import Structure
 from bayesvlm.core.frozen import FrozenDict
-from bayesvlm.core.posterior import Covariance
-from bayesvlm.core.predict import Link
+
+Covariance = Literal["diagonal", "full"]
+Link = Literal["probit", "centred", "mc"]
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How the posterior is formed and read; `lam` None means: by the evidence, again whenever tau changes."""
+    """How the posterior is formed and read; the defaults are the paper's.
+
+    Args:
+        tau: pseudo-data count.
+        lam: prior precision of each tower; None: by the evidence, again whenever tau changes.
+        structure: "damped" (the paper) or "exact".
+        covariance: of embeddings: "diagonal" (the paper) or "full".
+        link: from cosines to probabilities: "probit" (the paper), "centred" or "mc".
+    """
 
     tau: float = 1.0
     lam: Mapping[str, float] | None = None

@@ -1,0 +1,154 @@
+"""The model as it came: two towers that meet in one space, and what they say without a posterior."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from typing import Any, NoReturn, Self, get_args
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from bayesvlm.classes import class_names
+from bayesvlm.core.errors import BayesVLMError, ReadOnlyError, check_choice
+from bayesvlm.core.estimation import Loss
+from bayesvlm.core.features import Features
+from bayesvlm.core.head import PlainHead
+from bayesvlm.core.predict import plain_logits
+from bayesvlm.core.projection import Projection
+from bayesvlm.core.temperature import check_logit_scale
+from bayesvlm.images import ImageLike
+from bayesvlm.models import Adapter
+
+
+class PlainVLM:
+    """A vision-language model split at its last linear layers. What is seen is read-only.
+
+    Attributes:
+        image, text: the towers' last linear layers.
+        logit_scale, logit_bias: as CLIP and SigLIP store them; t = exp(logit_scale).
+        loss: "infonce" (CLIP) or "sigmoid" (SigLIP).
+        adapter: the encoder; None for one made from projections.
+    """
+
+    image: Projection
+    text: Projection
+    logit_scale: float
+    logit_bias: float | None
+    loss: Loss
+    adapter: Adapter | None
+
+    def __init__(
+        self,
+        image: Projection,
+        text: Projection,
+        logit_scale: float,
+        logit_bias: float | None = None,
+        loss: Loss = "infonce",
+        adapter: Adapter | None = None,
+    ) -> None:
+        check_choice("loss", loss, get_args(Loss))
+        if loss == "sigmoid" and logit_bias is None:
+            raise BayesVLMError("loss='sigmoid' needs logit_bias, the bias the model adds to its logits.")
+        if image.embedding_width != text.embedding_width:
+            raise BayesVLMError(
+                f"The image projection maps to {image.embedding_width} dimensions and the text projection to "
+                f"{text.embedding_width}; both towers must meet in one space."
+            )
+        if image.weight.device != text.weight.device:
+            raise BayesVLMError(
+                f"The projections are on {image.weight.device} and {text.weight.device}; both must be on one device."
+            )
+        dtype = torch.promote_types(image.weight.dtype, text.weight.dtype)
+        self._hold(
+            image=image.to(dtype),
+            text=text.to(dtype),
+            logit_scale=check_logit_scale(logit_scale),
+            logit_bias=logit_bias,
+            loss=loss,
+            adapter=adapter,
+        )
+
+    @classmethod
+    def from_projections(
+        cls,
+        image_weight: Tensor,  # [d, p_image]
+        text_weight: Tensor,  # [d, p_text]
+        logit_scale: float,
+        logit_bias: float | None = None,
+        image_bias: Tensor | None = None,  # [d]
+        text_bias: Tensor | None = None,  # [d]
+        loss: Loss = "infonce",
+    ) -> Self:
+        """For people who only have features: the two projections and the temperature's logarithm, no encoder."""
+        image, text = Projection(image_weight, image_bias), Projection(text_weight, text_bias)
+        bias = None if logit_bias is None else float(logit_bias)
+        return cls(image, text, logit_scale, bias, loss)
+
+    def _hold(self, **state: Any) -> None:
+        """Set what it holds. What it shows is all held here, immutable, and nothing else is derived and kept."""
+        self.__dict__.update(state)
+
+    def _changed(self, **state: Any) -> Self:
+        """Another one, of the same class, that holds these things instead."""
+        other = copy.copy(self)
+        other._hold(**state)
+        return other
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise ReadOnlyError(
+            f"vlm.{name} is read-only, because what was computed from it would stay as it was; "
+            "vlm.replace(tau=..., lam=..., structure=..., covariance=..., link=...) returns a new BayesVLM with other "
+            "settings, from_pretrained and from_projections one with other weights."
+        )
+
+    @property
+    def device(self) -> torch.device:
+        return self.image.weight.device
+
+    @property
+    def scale(self) -> float:
+        """t = exp(logit_scale)."""
+        return math.exp(self.logit_scale)
+
+    def image_features(self, inputs: Any, *, progress: bool | None = None) -> Features:
+        """Activations of images; Features pass through."""
+        if isinstance(inputs, Features):
+            return inputs.to(self.device)
+        return self._encoder("images").encode_images(inputs, progress=progress)
+
+    def text_features(self, inputs: Any, *, progress: bool | None = None) -> Features:
+        """Activations of texts; Features pass through."""
+        if isinstance(inputs, Features):
+            return inputs.to(self.device)
+        return self._encoder("texts").encode_texts(inputs, progress=progress)
+
+    def read_image(self, image: ImageLike, label: str = "the image") -> Image.Image:
+        """One image as this model looks at it: upright RGB, no larger than its own preprocessing leaves it."""
+        return self._encoder("images").read_image(image, label)
+
+    def _encoder(self, what: str) -> Adapter:
+        if self.adapter is None:
+            raise BayesVLMError(
+                f"This BayesVLM was made from projections and cannot encode {what}; pass Features(activations) instead."
+            )
+        return self.adapter
+
+    @torch.no_grad()
+    def logits(self, inputs: Any, classes: Sequence[str] | Features) -> Tensor:  # [N, C]
+        """The scaled cosines t cos(g, h) of the model without a posterior; what temperature scaling divides."""
+        class_names(classes)
+        images, texts = self.image_features(inputs), self.text_features(classes)
+        return plain_logits(self.image.embed(images), self.text.embed(texts), self.scale)
+
+    def plain(self, inputs: Any, classes: Sequence[str] | Features) -> Tensor:  # [N, C]
+        """What the model says without a posterior: softmax of scaled cosines. Needs no fit."""
+        return torch.softmax(self.logits(inputs, classes), dim=1)
+
+    @torch.no_grad()
+    def plain_head(self, classes: Sequence[str] | Features) -> PlainHead:
+        """The same for `plain`: what `head` is to be compared with. Needs no fit."""
+        class_names(classes)
+        return PlainHead(self.image, self.text.embed(self.text_features(classes)), self.scale, self.image_features)
