@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from bayesvlm.core.cosine import CosineMoments, prob_cosine
+from bayesvlm.core.draws import Held
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.factors import KroneckerFactors
 from bayesvlm.core.features import Features
@@ -25,7 +26,7 @@ from bayesvlm.core.predict import (
     sample_cosines,
     sigmoid_probit,
 )
-from bayesvlm.core.prediction import Prediction
+from bayesvlm.core.prediction import ParameterDraws, Prediction
 from bayesvlm.core.projection import Projection
 
 from .references import assert_close, generator, normal, positive_definite, unit
@@ -293,11 +294,14 @@ def test_prediction_reads_off_its_probabilities() -> None:
 def test_prediction_splits_its_entropy_once() -> None:
     calls = []
 
-    def split() -> EntropySplit:
-        calls.append(1)
-        return EntropySplit(torch.ones(1, 2) / 2, torch.tensor([0.5]), torch.tensor([0.2]))
+    class Counted(ParameterDraws):
+        def split(self) -> EntropySplit:
+            calls.append(1)
+            return EntropySplit(torch.ones(1, 2) / 2, torch.tensor([0.5]), torch.tensor([0.2]))
 
-    prediction = Prediction(torch.ones(1, 4) / 4, moments(), draws=split)
+    nothing = Features(torch.ones(1, 2))
+    held = Held(Projection(torch.ones(2, 2)))
+    prediction = Prediction(torch.ones(1, 4) / 4, moments(), draws=Counted(held, nothing, held, nothing, 1.0))
     assert not calls
     assert_close(prediction.epistemic, torch.tensor([math.log(4) * 0.6]), 1e-6)
     assert_close(prediction.aleatoric, torch.tensor([math.log(4) * 0.4]), 1e-6)
