@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -91,14 +92,14 @@ def peak_mib(arguments: Sequence[str]) -> float:
 def embed_whole(paths: Sequence[str]) -> None:
     """A batch as it was read before images were shrunk: all of it decoded, then encoded."""
     adapter = load_adapter("emoji-clip", device="cpu")
-    adapter.resizing = None
+    adapter.preprocessor = replace(adapter.preprocessor, resizing=None)
     adapter.encode_images(paths, batch_size=len(paths), progress=False)
 
 
 def distances(adapter: Adapter, paths: Sequence[Path]) -> Tensor:  # [N]
     """1 - cosine of each photograph's embeddings, shrunk as it is decoded and decoded whole."""
     shrunk = adapter.encode_images(paths, progress=False)
-    adapter.resizing = None
+    adapter.preprocessor = replace(adapter.preprocessor, resizing=None)
     whole = adapter.encode_images(paths, batch_size=1, progress=False)
     one, other = (normalize(adapter.image.embed(features).double(), dim=1) for features in (shrunk, whole))
     return 1 - (one * other).sum(dim=1)

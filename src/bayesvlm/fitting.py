@@ -14,15 +14,51 @@ from PIL import Image
 from torch import Tensor
 
 from bayesvlm.artifacts.checkpoint import restore_checkpoint, save_checkpoint
+from bayesvlm.artifacts.weights import weight_hashes
+from bayesvlm.core.contrast import Precision
 from bayesvlm.core.errors import BayesVLMError, BayesVLMWarning
-from bayesvlm.core.estimation import TOWERS, FactorEstimator, Tower
+from bayesvlm.core.estimation import TOWERS, FactorEstimator, Normalise, Tower
 from bayesvlm.core.factors import KroneckerFactors
 from bayesvlm.core.features import Features
 from bayesvlm.core.projection import Projection
+from bayesvlm.data.pairs import PairSet
 from bayesvlm.images.decoding import Readable
+from bayesvlm.plain import PlainVLM
 from bayesvlm.progress import progress_bar
 
 logger = logging.getLogger(__name__)
+
+
+def fit_factors(
+    vlm: PlainVLM,
+    pairs: Iterable[tuple[Any, Any]],
+    record: Mapping[str, Any],
+    *,
+    negatives: int,
+    normalise: Normalise,
+    precision: Precision | None,
+    memory: int,
+    checkpoint: Path | None,
+    total: int | None,
+    progress: bool | None,
+) -> dict[Tower, KroneckerFactors]:
+    """The factors of both towers of a model from image-text pairs; see `BayesVLM.fit`.
+
+    Args:
+        record: what is known of the pairs; a checkpoint with another record is refused.
+    """
+    bias = vlm.logit_bias or 0.0
+    estimator = FactorEstimator(vlm.image, vlm.text, vlm.scale, bias, vlm.loss, negatives, normalise, precision, memory)
+    weights = weight_hashes(vlm.image, vlm.text)["float32"]
+    return estimate_factors(
+        estimator,
+        pairs.decoded(vlm.encoder("images").read_image) if isinstance(pairs, PairSet) else pairs,
+        lambda images, texts: (vlm.image_features(images, progress=False), vlm.text_features(texts, progress=False)),
+        checkpoint=checkpoint,
+        run={**record, "normalise": normalise, "weights": weights, "precision": precision},
+        total=total,
+        progress=progress,
+    )
 
 
 def estimate_factors(

@@ -113,23 +113,27 @@ class PlainVLM:
         """t = exp(logit_scale)."""
         return math.exp(self.logit_scale)
 
-    def image_features(self, inputs: Any, *, progress: bool | None = None) -> Features:
-        """Activations of images; Features pass through."""
+    def image_features(
+        self, inputs: Any, *, batch_size: int = 64, workers: int | None = None, progress: bool | None = None
+    ) -> Features:
+        """Activations of images; Features pass through. Arguments as for `stream`."""
         if isinstance(inputs, Features):
             return inputs.to(self.device)
-        return self._encoder("images").encode_images(inputs, progress=progress)
+        adapter = self.encoder("images")
+        return adapter.encode_images(inputs, batch_size=batch_size, progress=progress, workers=workers)
 
     def text_features(self, inputs: Any, *, progress: bool | None = None) -> Features:
         """Activations of texts; Features pass through."""
         if isinstance(inputs, Features):
             return inputs.to(self.device)
-        return self._encoder("texts").encode_texts(inputs, progress=progress)
+        return self.encoder("texts").encode_texts(inputs, progress=progress)
 
     def read_image(self, image: ImageLike, label: str = "the image") -> Image.Image:
         """One image as this model looks at it: upright RGB, no larger than its own preprocessing leaves it."""
-        return self._encoder("images").read_image(image, label)
+        return self.encoder("images").read_image(image, label)
 
-    def _encoder(self, what: str) -> Adapter:
+    def encoder(self, what: str) -> Adapter:
+        """The adapter; where there is none, a sentence that `what` ("images", "texts") cannot be encoded."""
         if self.adapter is None:
             raise BayesVLMError(
                 f"This BayesVLM was made from projections and cannot encode {what}; pass Features(activations) instead."

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, get_args
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from bayesvlm.core.cosine import prob_cosine
-from bayesvlm.core.errors import BayesVLMError, check_choice
+from bayesvlm.core.errors import BayesVLMError, BayesVLMWarning, check_choice, check_count
 from bayesvlm.core.features import Features
 from bayesvlm.core.predict import EntropySplit, centred_probit, probit
 from bayesvlm.core.prediction import ParameterDraws, Prediction, SigmoidLink
 from bayesvlm.core.tuning import TauGrid, search_tau
 from bayesvlm.evaluation import nlpd
+from bayesvlm.models.streaming import stream_features
 from bayesvlm.progress import progress_bar
 
 if TYPE_CHECKING:
+    from bayesvlm.gaussian import GaussianVLM
     from bayesvlm.vlm import BayesVLM
 
 Method = Literal["probcosine", "mean", "native"]
 
 
-def check_method(vlm: BayesVLM, method: Method) -> None:
+def check_method(vlm: GaussianVLM, method: Method) -> None:
     """Refuse a method that this model does not have, before anything is encoded."""
     check_choice("method", method, get_args(Method))
     if method == "mean" and not vlm.fitted:
@@ -39,7 +44,7 @@ def check_method(vlm: BayesVLM, method: Method) -> None:
 
 @torch.no_grad()
 def predict(
-    vlm: BayesVLM,
+    vlm: GaussianVLM,
     images: Features,  # [N]
     texts: Features,  # [C]
     names: tuple[str, ...] | None,
@@ -57,8 +62,7 @@ def predict(
     if method != "probcosine":
         scores = vlm.logits(images, texts) + bias
         if method == "native":
-            assert vlm.adapter is not None  # only an adapter predicts variances
-            scores = vlm.adapter.native_logits(*embedded)
+            scores = vlm.encoder("images").native_logits(*embedded)
         probs, label_link = torch.softmax(scores, dim=1), torch.sigmoid(scores)
     elif vlm.settings.link == "mc":
         split = drawn.split()
@@ -66,6 +70,43 @@ def predict(
     else:
         probs = (probit if vlm.settings.link == "probit" else centred_probit)(moments, vlm.scale)
     return Prediction(probs, moments, names, split or drawn, label_link if vlm.loss == "sigmoid" else None)
+
+
+def stream_predictions(
+    vlm: GaussianVLM,
+    inputs: Any,
+    texts: Features,  # [C]
+    names: tuple[str, ...] | None,
+    method: Method,
+    draws: int,
+    seed: int,
+    *,
+    batch_size: int,
+    workers: int | None,
+    strict: bool,
+) -> Iterator[Prediction]:
+    """The predictions of `BayesVLM.stream`."""
+    if isinstance(inputs, Features):
+        for start in range(0, len(inputs), check_count("batch_size", batch_size)):
+            found = predict(vlm, inputs[start : start + batch_size].to(vlm.device), texts, names, method, draws, seed)
+            yield replace(found, places=tuple(range(start, start + len(found))))
+        return
+    warned = False
+    batches: Any = stream_features(
+        vlm.encoder("images"), inputs, batch_size=batch_size, workers=workers, strict=strict, label="inputs"
+    )
+    with closing(batches):
+        for batch in batches:
+            found = predict(vlm, batch.features, texts, names, method, draws, seed)
+            if batch.unreadable and not warned:
+                warned = True
+                warnings.warn(
+                    f"{next(iter(batch.unreadable.values())).rstrip('.')}; inputs that cannot be read have no row, and "
+                    "each prediction says which they are in `.unreadable` (strict=True refuses them).",
+                    BayesVLMWarning,
+                    stacklevel=3,
+                )
+            yield replace(found, places=tuple(batch.places), unreadable=batch.unreadable)
 
 
 def tuned_taus(

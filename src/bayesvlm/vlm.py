@@ -13,39 +13,29 @@ from torch import Tensor
 
 from bayesvlm import pretrained
 from bayesvlm.artifacts import SavedPosterior
-from bayesvlm.artifacts.weights import weight_hashes
-from bayesvlm.classes import class_names, label_indices, warn_of_one_class
+from bayesvlm.classes import class_names, label_indices
 from bayesvlm.core.contrast import DEFAULT_MEMORY, Precision
-from bayesvlm.core.cosine import CosineMoments, prob_cosine
-from bayesvlm.core.distribution import EmbeddingDistribution
-from bayesvlm.core.embeddings import GaussianEmbeddings
 from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.core.estimation import TOWERS, FactorEstimator, Loss, Normalise, Tower
+from bayesvlm.core.estimation import TOWERS, Normalise, Tower
 from bayesvlm.core.evidence import Structure
 from bayesvlm.core.factors import KroneckerFactors
 from bayesvlm.core.features import Features
 from bayesvlm.core.frozen import FrozenDict
-from bayesvlm.core.head import BayesHead
-from bayesvlm.core.joint import joint_logit_covariance
-from bayesvlm.core.posterior import Posterior
-from bayesvlm.core.prediction import Prediction
 from bayesvlm.core.projection import Projection
 from bayesvlm.core.settings import Covariance, Link, Settings
 from bayesvlm.core.tuning import DEFAULT_TAUS, TauGrid
-from bayesvlm.data.pairs import PairSet
-from bayesvlm.fitting import estimate_factors
-from bayesvlm.models import Adapter, resolve_device
-from bayesvlm.plain import PlainVLM
-from bayesvlm.predicting import Method, check_method, predict, tuned_taus
+from bayesvlm.fitting import fit_factors
+from bayesvlm.gaussian import GaussianVLM
+from bayesvlm.models import resolve_device
+from bayesvlm.predicting import tuned_taus
 
 
-class BayesVLM(PlainVLM):
+class BayesVLM(GaussianVLM):
     """A vision-language model whose similarities come with an uncertainty.
 
     `fit` and `tune` change it and return it; everything else returns a new object. What is seen is read-only.
 
-    Attributes, beside those of `PlainVLM`:
-        settings: tau, lam, structure, covariance and link.
+    Attributes, beside those of `GaussianVLM` and `PlainVLM`:
         tuning: every tau that `tune` tried; None where tau is not of `tune`.
         normalise: how the sigmoid loss was normalised when the factors were estimated.
         provenance: where the posterior came from; kept with it.
@@ -60,32 +50,10 @@ class BayesVLM(PlainVLM):
         torch.Size([5, 3])
     """
 
-    settings: Settings
-    tuning: TauGrid | None
-    normalise: Normalise | None
-    provenance: Mapping[str, Any]
-    encoder_hashes: Mapping[str, str] | None
-    _posterior: Mapping[Tower, EmbeddingDistribution] | None
-
-    def __init__(
-        self,
-        image: Projection,
-        text: Projection,
-        logit_scale: float,
-        logit_bias: float | None = None,
-        loss: Loss = "infonce",
-        adapter: Adapter | None = None,
-        posterior: Mapping[Tower, EmbeddingDistribution] | None = None,
-    ) -> None:
-        super().__init__(image, text, logit_scale, logit_bias, loss, adapter)
-        self._hold(
-            settings=Settings(),
-            tuning=None,
-            normalise=None,
-            provenance=FrozenDict(),
-            encoder_hashes=None,
-            _posterior=None if posterior is None else FrozenDict(posterior),
-        )
+    tuning: TauGrid | None = None
+    normalise: Normalise | None = None
+    provenance: Mapping[str, Any] = FrozenDict()
+    encoder_hashes: Mapping[str, str] | None = None
 
     # Making one ------------------------------------------------------------------------------------------------------
 
@@ -219,25 +187,6 @@ class BayesVLM(PlainVLM):
     # What it holds ---------------------------------------------------------------------------------------------------
 
     @property
-    def fitted(self) -> bool:
-        """Whether embeddings have a variance."""
-        return self._posterior is not None
-
-    @property
-    def predicts_variance(self) -> bool:
-        """Whether the model brings its own variances (ProLIP, PCME++): there is no posterior to fit then."""
-        return self._posterior is not None and self._posterior["image"].predicted
-
-    @property
-    def posterior(self) -> Mapping[Tower, EmbeddingDistribution]:
-        """How each tower's embeddings are distributed: by the Gaussian over its projection, or by what came with it."""
-        if self._posterior is None:
-            raise BayesVLMError(
-                "This model has no posterior yet; call fit(pairs) with image-text pairs, or load a saved posterior."
-            )
-        return self._posterior
-
-    @property
     def tau(self) -> float:
         """Pseudo-data count."""
         if self._posterior is not None:
@@ -256,10 +205,6 @@ class BayesVLM(PlainVLM):
         """Kronecker factors of each tower: `.A`, `.B` (1/sqrt(n) included), `.n`."""
         wanted = "There are no factors to read, update or save"
         return FrozenDict({tower: self._kronecker(tower, wanted).factors for tower in TOWERS})
-
-    def _kronecker(self, tower: Tower, wanted: str) -> Posterior:
-        """The posterior of a tower that has Kronecker factors; see `EmbeddingDistribution.kronecker`."""
-        return self.posterior[tower].kronecker(wanted)
 
     # Estimating the posterior ----------------------------------------------------------------------------------------
 
@@ -295,23 +240,10 @@ class BayesVLM(PlainVLM):
         if self.predicts_variance:
             self._kronecker("image", "There is nothing to fit")
         record = _record({**(provenance or {}), "negatives": negatives})
-        bias = self.logit_bias or 0.0
-        estimator = FactorEstimator(
-            self.image, self.text, self.scale, bias, self.loss, negatives, normalise, precision, memory
-        )
-        weights = weight_hashes(self.image, self.text)["float32"]
-        factors = estimate_factors(
-            estimator,
-            pairs.decoded(self._encoder("images").read_image) if isinstance(pairs, PairSet) else pairs,
-            lambda images, texts: (
-                self.image_features(images, progress=False),
-                self.text_features(texts, progress=False),
-            ),
-            checkpoint=None if checkpoint is None else Path(checkpoint),
-            run={**record, "normalise": normalise, "weights": weights, "precision": precision},
-            total=total,
-            progress=progress,
-        )
+        kept = None if checkpoint is None else Path(checkpoint)
+        curvature: dict[str, Any] = {"negatives": negatives, "normalise": normalise, "precision": precision}
+        options: dict[str, Any] = {"memory": memory, "checkpoint": kept, "total": total, "progress": progress}
+        factors = fit_factors(self, pairs, record, **curvature, **options)
         n = factors["image"].n
         fitted = self._changed(settings=with_changes(self.settings, lam=None)).with_factors(factors)
         self._hold(
@@ -358,74 +290,6 @@ class BayesVLM(PlainVLM):
         self._hold(**chosen, tuning=grid, provenance=record)
         grid.warn()
         return self
-
-    # Using it --------------------------------------------------------------------------------------------------------
-
-    def classify(
-        self,
-        inputs: Any,
-        classes: Sequence[str] | Features,
-        *,
-        method: Method = "probcosine",
-        draws: int = 128,
-        seed: int = 0,
-        progress: bool | None = None,
-    ) -> Prediction:
-        """Class probabilities of the inputs, with the moments of the cosines behind them.
-
-        Args:
-            inputs: images or Features, [N].
-            classes: names or prompts as they are to be encoded, or Features, [C].
-            method: "probcosine", by the moments of the cosine and the link of the settings; "mean", the softmax of the
-                means' scaled cosines; "native", of the score that a model with variances of its own was trained with.
-            draws: parameter draws for link="mc" and for `.monte_carlo`, which divides the entropy into `.epistemic` and
-                `.aleatoric` (made when first asked for). They come from the posterior itself, whatever `covariance` is
-                chosen for the analytic links.
-            seed: of those draws.
-        """
-        check_method(self, method)
-        names = class_names(classes)
-        warn_of_one_class(classes, self.loss == "sigmoid", stacklevel=2)
-        images, texts = self.image_features(inputs, progress=progress), self.text_features(classes)
-        return predict(self, images, texts, names, method, draws, seed)
-
-    @torch.no_grad()
-    def head(self, classes: Sequence[str] | Features) -> BayesHead:
-        """A classifier for these classes alone: `head(inputs)` is `classify(inputs, classes).probs` at little more
-        than the cost of `plain`.
-
-        The classes are encoded once. `head.probs(activations, residual)` takes tensors straight from an encoder and
-        checks nothing: what images that come one at a time need. Damped posteriors with an analytic link only.
-
-        Args:
-            classes: names or prompts, or Features, [C].
-        """
-        class_names(classes)
-        embedded, link = self.embed_texts(classes), self.settings.link
-        return BayesHead(self.image, self.posterior["image"], embedded, self.scale, link, self.image_features)
-
-    @torch.no_grad()
-    def similarity(self, inputs: Any, texts: Any, *, progress: bool | None = None) -> CosineMoments:
-        """Mean and variance of the cosine of every input with every text, and `.interval(0.95)`."""
-        return prob_cosine(self.embed_images(inputs, progress=progress), self.embed_texts(texts))
-
-    @torch.no_grad()
-    def joint_logit_covariance(self, inputs: Any, classes: Sequence[str] | Features) -> Tensor:  # [N, C, N, C]
-        """Covariance of the unnormalised logits t g.h between all pairs of inputs and classes, for a handful of both:
-        inputs share the image projection and classes the text projection, so that none of them are independent."""
-        images, texts = self.image_features(inputs), self.text_features(classes)
-        towers = [self._kronecker(tower, "The logits have no joint covariance") for tower in TOWERS]
-        return joint_logit_covariance(towers[0], images, towers[1], texts, self.scale)
-
-    @torch.no_grad()
-    def embed_images(self, inputs: Any, *, progress: bool | None = None) -> GaussianEmbeddings:
-        """Gaussian embeddings of images (or their Features)."""
-        return self.posterior["image"].embed(self.image_features(inputs, progress=progress))
-
-    @torch.no_grad()
-    def embed_texts(self, inputs: Any) -> GaussianEmbeddings:
-        """Gaussian embeddings of texts (or their Features)."""
-        return self.posterior["text"].embed(self.text_features(inputs))
 
     # Keeping it ------------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import contextlib
 import io
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -55,7 +56,7 @@ def test_the_model_sees_the_same_pixels(adapter: Adapter, shape: tuple[int, int]
     image = noise(*shape)
     shrunk = adapter.read_image(image)
     assert shrunk.width * shrunk.height <= image.width * image.height
-    found, expected = adapter._pixels([shrunk]), adapter._pixels([to_rgb(image)])  # type: ignore[attr-defined]
+    found, expected = (adapter.preprocessor.to_pixels([each]) for each in (shrunk, to_rgb(image)))
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         assert torch.equal(found[name], value), name
@@ -168,7 +169,7 @@ def test_the_grid_of_patches_is_that_of_the_whole_image(folders: dict[str, Path]
     naflex = load_adapter(folders["siglip2-naflex"], device="cpu")
     for width in (901, 902, 1000):  # decoded at a quarter, rounded up, the first two would be squares of patches
         file = jpeg(Image.new("RGB", (width, 1203), "teal"))
-        found, whole = (naflex._pixels([image]) for image in (naflex.read_image(file), to_rgb(file)))  # type: ignore[attr-defined]
+        found, whole = (naflex.preprocessor.to_pixels([image]) for image in (naflex.read_image(file), to_rgb(file)))
         assert torch.equal(found["spatial_shapes"], whole["spatial_shapes"]), width
 
 
@@ -187,7 +188,7 @@ def test_embeddings_of_large_photographs_are_nearly_the_same(
     mode = str(options.pop("mode", "RGB"))
     files = [jpeg(photo(2016, 1512, seed).convert(mode), **options) for seed in range(2)]  # type: ignore[arg-type]
     one = normalize(adapter.image.embed(adapter.encode_images(files)).double(), dim=1)
-    adapter.resizing = None
+    adapter.preprocessor = replace(adapter.preprocessor, resizing=None)
     other = normalize(adapter.image.embed(adapter.encode_images(files)).double(), dim=1)
     assert float((1 - (one * other).sum(dim=1)).max()) < 1e-3
 
@@ -268,7 +269,7 @@ def test_files_are_decoded_within_the_allowance(
     honest = module._from_pil
 
     def watched(image: Image.Image, label: str) -> Image.Image:
-        left.append(allowance._left)
+        left.append(allowance._left.value)
         return honest(image, label)
 
     monkeypatch.setattr(module, "_from_pil", watched)
@@ -277,4 +278,4 @@ def test_files_are_decoded_within_the_allowance(
     with contextlib.suppress(BayesVLMError):
         to_rgb(damage(file.getvalue()))
     assert left == [2**20 - 12 * 100 * 200]
-    assert allowance._left == 2**20
+    assert allowance._left.value == 2**20

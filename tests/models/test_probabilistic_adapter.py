@@ -64,7 +64,7 @@ def test_the_adapter_is_sound(folder: Path) -> None:
 def test_features_are_the_model_s_own_gaussians(folder: Path, vlm: BayesVLM) -> None:
     adapter = load_adapter(folder, device="cpu")
     features = vlm.image_features(pictures())
-    mean, log_variance = adapter.model.encode_image(adapter._pixels(pictures()))
+    mean, log_variance = adapter.model.encode_image(adapter.preprocessor.to_pixels(pictures())["pixel_values"])
     assert torch.allclose(features.activations, mean, atol=1e-6)
     assert torch.allclose(features.log_variance, log_variance, atol=1e-6)
     embedded = vlm.embed_images(features)

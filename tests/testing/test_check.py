@@ -13,7 +13,7 @@ from transformers import __version__ as transformers_version
 from bayesvlm import Features
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.models import Adapter, load_adapter
-from bayesvlm.models.adapter import TOLERANCE, Activations, Reference
+from bayesvlm.models.adapter import TOLERANCE, Reference
 from bayesvlm.testing import check_adapter
 
 Damage = Callable[[Adapter], None]
@@ -98,44 +98,44 @@ def inference_features(adapter: Adapter) -> None:
 
 
 def unstable_images(adapter: Adapter) -> None:
-    forward, calls = adapter.forward_images, []
+    forward, calls = adapter.forward_pixels, []
 
-    def drifting(images: list) -> Activations:
-        calls.append(len(images))
-        batch = forward(images)
-        return batch._replace(entering=batch.entering + 0.1 * (len(calls) > 1) * batch.entering.roll(1, dims=1))
+    def drifting(pixels: dict) -> Features:
+        calls.append(len(pixels))
+        batch = forward(pixels)
+        return batch.each(lambda rows: rows + 0.1 * (len(calls) > 1) * rows.roll(1, dims=1))
 
-    adapter.forward_images = drifting  # type: ignore[method-assign]
+    adapter.forward_pixels = drifting  # type: ignore[method-assign]
 
 
 def unstable_texts(adapter: Adapter) -> None:
     forward, calls = adapter.forward_texts, []
 
-    def drifting(texts: list[str]) -> Activations:
+    def drifting(texts: list[str]) -> Features:
         calls.append(len(texts))
         batch = forward(texts)
-        return batch._replace(entering=batch.entering + 0.1 * (len(calls) > 1) * batch.entering.roll(1, dims=1))
+        return batch.each(lambda rows: rows + 0.1 * (len(calls) > 1) * rows.roll(1, dims=1))
 
     adapter.forward_texts = drifting  # type: ignore[method-assign]
 
 
 def image_alone_differs(adapter: Adapter) -> None:
-    forward = adapter.forward_images
+    forward = adapter.forward_pixels
 
-    def sensitive(images: list) -> Activations:
-        batch = forward(images)
-        return batch if len(images) > 1 else batch._replace(entering=batch.entering.roll(1, dims=1))
+    def sensitive(pixels: dict) -> Features:
+        batch = forward(pixels)
+        return batch if len(batch) > 1 else batch.each(lambda rows: rows.roll(1, dims=1))
 
-    adapter.forward_images = sensitive  # type: ignore[method-assign]
+    adapter.forward_pixels = sensitive  # type: ignore[method-assign]
 
 
 def zebras_alone_differ(adapter: Adapter) -> None:
     forward = adapter.forward_texts
 
-    def sensitive(texts: list[str]) -> Activations:
+    def sensitive(texts: list[str]) -> Features:
         batch = forward(texts)
         alone = len(texts) == 1 and "zebras" in texts[0]
-        return batch._replace(entering=batch.entering.roll(1, dims=1)) if alone else batch
+        return batch.each(lambda rows: rows.roll(1, dims=1)) if alone else batch
 
     adapter.forward_texts = sensitive  # type: ignore[method-assign]
 
@@ -186,9 +186,9 @@ def test_a_broken_adapter_fails(kind: str, damage: Damage, check: str, request: 
 
 
 def test_a_forgotten_residual_fails(siglip: Adapter) -> None:
-    forward = siglip.forward_images
+    forward = siglip.forward_pixels
     siglip.image = replace(siglip.image, residual=False)
-    siglip.forward_images = lambda images: Activations(forward(images).entering)  # type: ignore[method-assign]
+    siglip.forward_pixels = lambda pixels: Features(forward(pixels).activations)  # type: ignore[method-assign]
     with pytest.raises(BayesVLMError, match="Check 'image embeddings' failed"):
         check_adapter(siglip)
 

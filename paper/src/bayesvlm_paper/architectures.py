@@ -19,10 +19,9 @@ from transformers import CLIPConfig, CLIPModel, CLIPVisionModel, SiglipConfig, S
 
 from bayesvlm.core.errors import check_choice
 from bayesvlm.core.estimation import Loss
-from bayesvlm.models.adapter import Activations
 from bayesvlm.models.quiet import quiet
 
-Encoder = Callable[[Tensor], Activations]  # [N, 3, height, width] -> [N, p] and what comes with it
+Encoder = Callable[[Tensor], tuple[Tensor, Tensor | None]]  # [N, 3, height, width] -> [N, p] and a residual [N, d]
 
 
 @dataclass(frozen=True)
@@ -130,10 +129,10 @@ def image_encoder(name: str, device: str | torch.device) -> Encoder:
         materialise(model, device)
     model.eval().requires_grad_(False)
     if family is CLIPVisionModel:
-        return lambda pixels: Activations(model(pixels).pooler_output)
+        return lambda pixels: (model(pixels).pooler_output, None)
     tower = getattr(model, "vision_model", model)  # transformers 4 wraps it once more
     tower.head = UnfinishedPooling(tower.head)
-    return lambda pixels: Activations(*model(pixels).pooler_output)
+    return lambda pixels: model(pixels).pooler_output
 
 
 class UnfinishedPooling(nn.Module):

@@ -170,10 +170,10 @@ def run_times(
             "bayes": bayes.probs,
             "classify": lambda *entering: vlm.classify(Features(*entering), texts).probs,
         }
-        entering, pass_seconds = timed(lambda: encode(pixels)[:2], device)
+        entering, pass_seconds = timed(lambda: encode(pixels), device)
         alone: dict[str, Run] = {way: partial(head, *entering) for way, head in heads.items()}
         whole: dict[str, Run] = {
-            way: partial(lambda head: head(*encode(pixels)[:2]), heads[way]) for way in ("plain", "bayes")
+            way: partial(lambda head: head(*encode(pixels)), heads[way]) for way in ("plain", "bayes")
         }
         limit = math.inf if device.type == "cuda" or runs is not None else seconds
         slow = alone.pop("classify")  # by itself: it would slow down whatever follows it

@@ -32,10 +32,10 @@ def check_positive(name: str, value: float) -> float:
     return number
 
 
-def check_count(name: str, value: object) -> int:
-    """`value` as it is, if it is a whole number of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise BayesVLMError(f"{name} is {value!r}; expected a whole number of at least 1.")
+def check_count(name: str, value: object, least: int = 1) -> int:
+    """`value` as it is, if it is a whole number of at least 1, or of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise BayesVLMError(f"{name} is {value!r}; expected a whole number of at least {least}.")
     return value
 
 

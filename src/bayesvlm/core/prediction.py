@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from bayesvlm.core.cosine import CosineMoments
@@ -86,6 +87,8 @@ class Prediction:
         draws: the entropy split over parameter draws, or what it takes to make it; of a model that predicts variances
             over draws of each embedding by itself: what its own noise changes.
         label_link: for models trained with the sigmoid loss, the probabilities of each label by itself, or their link.
+        places: of the rows among the inputs, where these are some of a stream; None: all of them, in order.
+        unreadable: of a stream: by place, why an input has no row.
     """
 
     probs: Tensor  # [N, C]
@@ -93,6 +96,8 @@ class Prediction:
     classes: tuple[str, ...] | None = None
     draws: ParameterDraws | EntropySplit | None = None
     label_link: SigmoidLink | Tensor | None = None
+    places: tuple[int, ...] | None = None
+    unreadable: Mapping[int, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return int(self.probs.shape[0])
@@ -107,7 +112,10 @@ class Prediction:
             draws = self.monte_carlo
         if draws is not None:
             draws = EntropySplit(*(part[rows] for part in draws)) if isinstance(draws, EntropySplit) else draws[rows]
-        return Prediction(self.probs[rows], self.moments[rows], self.classes, draws, link)
+        places = None
+        if self.places is not None:
+            places = tuple(torch.tensor(self.places, device=self.probs.device)[rows].tolist())
+        return Prediction(self.probs[rows], self.moments[rows], self.classes, draws, link, places)
 
     def __iter__(self) -> Iterator[Prediction]:
         """Row by row, each a prediction of length one."""
@@ -122,11 +130,10 @@ class Prediction:
             draws = EntropySplit(*(part.to(*args, **kwargs) for part in draws))
         elif draws is not None:
             draws = draws.to(*args, **kwargs)
-        moved = Prediction(self.probs.to(*args, **kwargs), self.moments.to(*args, **kwargs), self.classes, draws, link)
         if "monte_carlo" in self.__dict__:
-            split = EntropySplit(*(part.to(*args, **kwargs) for part in self.monte_carlo))
-            return replace(moved, draws=split)
-        return moved
+            draws = EntropySplit(*(part.to(*args, **kwargs) for part in self.monte_carlo))
+        probs, moments = self.probs.to(*args, **kwargs), self.moments.to(*args, **kwargs)
+        return replace(self, probs=probs, moments=moments, draws=draws, label_link=link)
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)

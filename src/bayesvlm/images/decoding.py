@@ -29,6 +29,10 @@ class Readable(Protocol):
 
 ImageLike = Image.Image | str | os.PathLike[str] | bytes | memoryview | Readable | NDArray[Any] | torch.Tensor
 
+ImageInputs = ImageLike | Mapping[str, Any] | Iterable[Any]
+"""One image or many; a mapping holds the pixel values that an image processor made."""
+
+PIXEL_VALUES = "pixel_values"
 _ACCEPTED = "a PIL image, a path, an image file's bytes, a file opened with mode 'rb', a numpy array or a torch tensor"
 _CHANNELS = (1, 3, 4)
 _FLOAT_SLACK = 1e-3  # resizing overshoots 0..1 by rounding; more than this is another scale
@@ -36,22 +40,35 @@ _MOST_ELONGATED = 200  # resizing the short side of anything longer would need g
 _HEIF = frozenset({b"heic", b"heim", b"heis", b"heix", b"hevc", b"hevm", b"hevs", b"hevx", b"mif1", b"msf1"})
 _COPY = 4  # bytes per pixel of an image in Pillow
 _PROGRESSIVE = 3  # bytes more per pixel of the file, for the coefficients of a progressive JPEG
-_decoding = Allowance(512 * 2**20)  # bytes that all threads together decode in
+DECODING_BYTES = 512 * 2**20
+"""What all threads, or all worker processes, together may take to decode in."""
+_decoding = Allowance(DECODING_BYTES)
 
 
-def as_images(images: ImageLike | Iterable[ImageLike]) -> list[ImageLike]:
-    """One image, an iterable of images, or a 4-D array or tensor of a batch, as a list of images not yet decoded."""
-    batch: list[ImageLike]
+def as_inputs(images: ImageInputs) -> Iterable[Any]:
+    """One image, an iterable of images, or a 4-D array or tensor of a batch, as an iterable; nothing is decoded yet.
+
+    A list stays a list and a generator a generator, which is not begun. What an image processor made, a mapping with
+    "pixel_values", is one input.
+    """
     if isinstance(images, np.ndarray) and images.dtype.kind in "OTU":  # of paths, of images
-        batch = list(images.ravel())
-    elif isinstance(images, np.ndarray | torch.Tensor):
-        batch = list(images) if images.ndim == 4 else [images]
-    elif isinstance(images, Image.Image | str | os.PathLike | bytes | bytearray | memoryview | Readable):
-        batch = [images]
-    elif isinstance(images, Iterable) and not isinstance(images, Mapping):
-        batch = list(images)
-    else:
-        raise BayesVLMError(f"Images must be {_ACCEPTED}, or a list of these; got {type(images).__name__}.")
+        return list(images.ravel())
+    if isinstance(images, np.ndarray | torch.Tensor):
+        return images if images.ndim == 4 else [images]
+    if isinstance(images, Image.Image | str | os.PathLike | bytes | bytearray | memoryview | Readable):
+        return [images]
+    if isinstance(images, Mapping):
+        if PIXEL_VALUES in images:
+            return [images]
+        raise BayesVLMError(f"Images are {_mapping(images)}")
+    if isinstance(images, Iterable) or (hasattr(images, "__getitem__") and hasattr(images, "__len__")):
+        return images  # what is indexed from 0 on can be iterated, such as a Dataset
+    raise BayesVLMError(f"Images must be {_ACCEPTED}, or a list of these; got {type(images).__name__}.")
+
+
+def as_images(images: ImageInputs) -> list[ImageLike]:
+    """One image, an iterable of images, or a 4-D array or tensor of a batch, as a list of images not yet decoded."""
+    batch = list(as_inputs(images))
     if not batch:
         raise BayesVLMError("There are no images: the list is empty; pass at least one.")
     return batch
@@ -86,10 +103,32 @@ def to_rgb(image: ImageLike, label: str = "the image", resizing: Resizing | None
     elif isinstance(image, str | os.PathLike):
         return _from_path(os.fspath(image), label, resizing)
     elif isinstance(image, Readable):
-        return _from_stream(image, label, resizing)
+        return _from_file(BytesIO(read_stream(image, label)), label, resizing)
     else:
-        raise BayesVLMError(f"{label} is a {type(image).__name__}; expected {_ACCEPTED}.")
+        raise BayesVLMError(f"{label} is {_no_image(image)}")
     return _fitted(rgb, label, resizing)
+
+
+def _no_image(value: Any) -> str:
+    """What to say of an input that holds an image at best."""
+    if isinstance(value, Mapping):
+        return _mapping(value)
+    if isinstance(value, tuple | list):
+        inside = ", ".join(type(part).__name__ for part in value[:4])
+        return (
+            f"a {type(value).__name__} of {len(value)} ({inside}{', ...' if len(value) > 4 else ''}); pass the images "
+            "alone, such as (image for image, label in dataset)."
+        )
+    return f"a {type(value).__name__}; expected {_ACCEPTED}."
+
+
+def _mapping(value: Mapping[Any, Any]) -> str:
+    """What to say of a mapping that is no image processor's output: a row of a data set, mostly."""
+    names = ", ".join(map(str, list(value)[:6]))
+    return (
+        f"a {type(value).__name__} with {names or 'nothing'} in it; pass the images alone, such as dataset['image'], "
+        f"or what an image processor made, with {PIXEL_VALUES!r} in it."
+    )
 
 
 def _from_path(path: str, label: str, resizing: Resizing | None) -> Image.Image:
@@ -99,6 +138,8 @@ def _from_path(path: str, label: str, resizing: Resizing | None) -> Image.Image:
         raise BayesVLMError(f"{label} is a web address; download it first and pass the file's path or its bytes.")
     if path.startswith("data:"):
         raise BayesVLMError(f"{label} is a data address; decode its base64 part and pass the bytes.")
+    if os.path.isdir(path):
+        raise BayesVLMError(f"{label} is a folder; pass its image files: bayesvlm.images.find_images(Path({shown})).")
     if not os.path.isfile(path):
         raise BayesVLMError(f"{label} {_absent(path)}; pass the path of an image file.")
     return _from_file(path, label, resizing)
@@ -106,20 +147,21 @@ def _from_path(path: str, label: str, resizing: Resizing | None) -> Image.Image:
 
 def _absent(path: str) -> str:
     """Why there is no file at a path."""
-    if os.path.isdir(path):
-        return "is a folder"
     if os.path.islink(path):
         return f"is a link to {os.readlink(path)!r}, which does not exist"
     return "is no file" if os.path.exists(path) else "does not exist"
 
 
-def _from_stream(stream: Readable, label: str, resizing: Resizing | None) -> Image.Image:
+def read_stream(stream: Readable, label: str = "the image") -> bytes:
+    """All that an opened file holds, from its beginning where it can be wound back."""
     if isinstance(stream, TextIOBase):
         raise BayesVLMError(f"{label} is a file opened as text; open it with mode 'rb'.")
     if getattr(stream, "closed", False):
         raise BayesVLMError(f"{label} is a file that was closed; pass its path, or open it again.")
     seekable = getattr(stream, "seekable", None)
-    return _from_file(stream if seekable and seekable() else BytesIO(stream.read()), label, resizing)
+    if seekable and seekable():
+        stream.seek(0)  # type: ignore[attr-defined]
+    return stream.read()
 
 
 def _from_file(file: Any, label: str, resizing: Resizing | None) -> Image.Image:
@@ -144,6 +186,12 @@ def _from_file(file: Any, label: str, resizing: Resizing | None) -> Image.Image:
             resizing.draft(opened)
         with _decoding.hold(_bytes_to_decode(opened, stored)):
             return _fitted(_from_pil(opened, label), label, resizing, stored)
+
+
+def share_allowance(allowance: Allowance) -> None:
+    """Have this process decode within an allowance that it shares with others."""
+    global _decoding
+    _decoding = allowance
 
 
 def _opened(file: Any) -> Image.Image:
@@ -258,8 +306,8 @@ def _from_pixels(pixels: NDArray[Any], label: str, channels_first: bool) -> Imag
         low, high = float(pixels.min()), float(pixels.max())
         if not (low >= -_FLOAT_SLACK and high <= 1 + _FLOAT_SLACK):  # also when NaN
             raise BayesVLMError(
-                f"{label} holds floats from {low:.4g} to {high:.4g}; expected 0..1: divide 0..255 values by 255, undo "
-                "any mean and standard deviation, and remove NaN."
+                f"{label} holds floats from {low:.4g} to {high:.4g}; expected 0..1: divide 0..255 values by 255, "
+                "remove NaN, and pass what a model's own preprocessing made as {'pixel_values': ...}."
             )
         pixels = np.rint(pixels.clip(0, 1) * 255).astype(np.uint8)
     if pixels.dtype != np.uint8:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from PIL import Image
 
@@ -35,6 +35,7 @@ ReadImage = Callable[[ImageLike, str], Image.Image]
 """Decodes an image, which it calls by the name that is given where it cannot."""
 
 
+@runtime_checkable
 class Stored(Protocol):
     """An image as it is stored, and what to call it when it cannot be read."""
 

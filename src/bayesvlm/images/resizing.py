@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 from PIL import Image
@@ -108,22 +109,27 @@ class Allowance:
     """So many bytes for all threads together: one that asks for more than is left waits until others gave back.
 
     One that asks for more than there is gets everything, and so goes alone.
+
+    Args:
+        total: in bytes.
+        context: of `multiprocessing`, for an allowance that worker processes share.
     """
 
-    def __init__(self, total: int) -> None:
-        self.total = self._left = total
-        self._changed = threading.Condition()
+    def __init__(self, total: int, context: Any = None) -> None:
+        self.total = total
+        self._left = SimpleNamespace(value=total) if context is None else context.Value("q", total, lock=False)
+        self._changed = (context or threading).Condition()
 
     @contextmanager
     def hold(self, amount: int) -> Iterator[None]:
         """Have so many bytes for the time being."""
         amount = min(amount, self.total)
         with self._changed:
-            self._changed.wait_for(lambda: self._left >= amount)
-            self._left -= amount
+            self._changed.wait_for(lambda: self._left.value >= amount)
+            self._left.value -= amount
         try:
             yield
         finally:
             with self._changed:
-                self._left += amount
+                self._left.value += amount
                 self._changed.notify_all()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sized
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import torch
 from PIL import Image
@@ -19,20 +19,13 @@ from bayesvlm.core.estimation import Loss, Tower
 from bayesvlm.core.features import Features
 from bayesvlm.core.printing import described
 from bayesvlm.core.projection import Projection
-from bayesvlm.images.decoding import ImageLike, as_images, to_rgb
-from bayesvlm.images.resizing import Resizing
+from bayesvlm.images.decoding import ImageInputs, ImageLike, as_inputs
+from bayesvlm.models.preprocessing import PixelTensors, Preprocessor
+from bayesvlm.models.streaming import stream_features
 from bayesvlm.progress import progress_bar
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 3e-2}
 """The largest error allowed in a coordinate of a unit embedding, or in a logit divided by the temperature."""
-
-
-class Activations(NamedTuple):
-    """One batch, as a family's forward pass leaves it."""
-
-    entering: Tensor  # [N, p], what enters the last linear layer
-    residual: Tensor | None = None  # [N, d], what the model adds to that layer's output
-    log_variance: Tensor | None = None  # [N, d], of models that predict one: what enters is the mean then
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +42,7 @@ class Reference:
 class Adapter(ABC):
     """A frozen vision-language model, split at the last linear layer of each tower.
 
-    A new family sets the attributes and writes three methods: `forward_images` and `forward_texts` for one batch, and
+    A new family sets the attributes and writes three methods: `forward_pixels` and `forward_texts` for one batch, and
     `embed_reference`. Batching, decoding, precision and progress are done here; `check_adapter` says if it is right.
 
     Attributes:
@@ -62,7 +55,7 @@ class Adapter(ABC):
         loss: what the model was trained with.
         device, dtype: where and in what precision the encoders run.
         posterior: what gives embeddings a variance, where the checkpoint brought it: the authors', ProLIP, PCME++.
-        resizing: what `forward_images` resizes images to, where that is known: larger ones are shrunk as they are read.
+        preprocessor: what is done to images before `forward_pixels`.
     """
 
     name: str
@@ -75,15 +68,15 @@ class Adapter(ABC):
     loss: Loss
     device: torch.device
     dtype: torch.dtype
+    preprocessor: Preprocessor
     posterior: Mapping[Tower, EmbeddingDistribution] | None = None
-    resizing: Resizing | None = None
 
     @abstractmethod
-    def forward_images(self, images: list[Image.Image]) -> Activations:
-        """One batch of RGB images; called in inference mode."""
+    def forward_pixels(self, pixels: PixelTensors) -> Features:
+        """One batch as `preprocessor` makes it, on the device and in the precision of the model, in inference mode."""
 
     @abstractmethod
-    def forward_texts(self, texts: list[str]) -> Activations:
+    def forward_texts(self, texts: list[str]) -> Features:
         """One batch of texts; called in inference mode. Texts longer than the model's context are truncated."""
 
     @abstractmethod
@@ -115,10 +108,14 @@ class Adapter(ABC):
 
     def read_image(self, image: ImageLike, label: str = "the image") -> Image.Image:
         """One image in upright RGB, no larger than the model's own resizing leaves it; see `to_rgb`."""
-        return to_rgb(image, label, self.resizing)
+        return self.preprocessor.read(image, label)
 
     def encode_images(
-        self, images: ImageLike | Iterable[ImageLike], batch_size: int = 64, progress: bool | None = None
+        self,
+        images: ImageInputs,
+        batch_size: int = 64,
+        progress: bool | None = None,
+        workers: int | None = None,
     ) -> Features:
         """The activations of one image or many, and their residual where the tower adds one.
 
@@ -126,50 +123,61 @@ class Adapter(ABC):
         may be longer than memory.
 
         Args:
-            images: anything `bayesvlm.images.decoding.to_rgb` reads, one or an iterable, or a 4-D batch of pixels.
+            images: one image or an iterable of images, as `bayesvlm.models.streaming.stream_features` takes them.
             batch_size: how many images go through the model at once.
             progress: show a bar; None shows one on a terminal.
+            workers: processes that decode, see `stream_features`.
 
         Raises:
             BayesVLMError: naming the place in the list, and the path, of an image that cannot be read.
         """
+        inputs = as_inputs(images)
+        total = len(inputs) if isinstance(inputs, Sized) else None
+        parts: list[Features] = []
+        with progress_bar("Encoding images", total=total, unit="images", show=progress) as advance:
+            for batch in stream_features(
+                self, inputs, batch_size=batch_size, workers=workers, strict=True, label="images"
+            ):
+                parts.append(batch.features)
+                advance(batch.seen)
+        if not parts:
+            raise BayesVLMError("There are no images: the list is empty; pass at least one.")
+        return Features.concatenate(parts)
 
-        def forward(batch: Sequence[ImageLike], start: int) -> Activations:
-            images = [self.read_image(image, f"images[{start + place}]") for place, image in enumerate(batch)]
-            return self.forward_images(images)
-
-        return self._encode(as_images(images), forward, batch_size, progress, "images")
+    def encode_pixels(self, pixels: PixelTensors) -> Features:
+        """The activations of images that the model's own preprocessing made ready, in one batch."""
+        with torch.inference_mode():
+            found = self.forward_pixels(self.placed(pixels))
+        return self._ordinary(found)
 
     def encode_texts(self, texts: str | Iterable[str], batch_size: int = 256, progress: bool | None = None) -> Features:
         """The activations of one text or many; arguments as for `encode_images`."""
-
-        def forward(batch: Sequence[str], start: int) -> Activations:
-            return self.forward_texts(list(batch))
-
-        return self._encode(as_texts(texts), forward, batch_size, progress, "texts")
-
-    def _encode(
-        self,
-        inputs: Sequence[Any],
-        forward: Callable[[Sequence[Any], int], Activations],
-        batch_size: int,
-        progress: bool | None,
-        unit: str,
-    ) -> Features:
+        batch, parts = as_texts(texts), []
         check_count("batch_size", batch_size)
-        dtype = torch.float64 if self.dtype == torch.float64 else torch.float32
-        parts: list[Features] = []
-        with progress_bar(f"Encoding {unit}", total=len(inputs), unit=unit, show=progress) as advance:
-            for start in range(0, len(inputs), batch_size):
-                chunk = inputs[start : start + batch_size]
+        with progress_bar("Encoding texts", total=len(batch), unit="texts", show=progress) as advance:
+            for start in range(0, len(batch), batch_size):
+                chunk = batch[start : start + batch_size]
                 with torch.inference_mode():
-                    batch = forward(chunk, start)
-                # Copied, so that no view keeps a batch of hidden states alive, and outside inference mode, so that a
-                # caller gets ordinary tensors, fit for training and in-place use.
-                copied = (None if value is None else value.to(dtype, copy=True) for value in batch)
-                parts.append(Features(*copied))  # type: ignore[arg-type]
+                    found = self.forward_texts(chunk)
+                parts.append(self._ordinary(found))
                 advance(len(chunk))
         return Features.concatenate(parts)
+
+    def placed(self, pixels: PixelTensors) -> PixelTensors:
+        """On the device of the model, floats in its precision; from pinned memory without waiting."""
+        return {
+            name: value.to(self.device, self.dtype if value.is_floating_point() else value.dtype, non_blocking=True)
+            for name, value in pixels.items()
+        }
+
+    def _ordinary(self, found: Features) -> Features:
+        """Features of a forward pass as a caller may have them, no narrower than float32.
+
+        Copied, so that no view keeps a batch of hidden states alive, and outside inference mode, so that a caller gets
+        ordinary tensors, fit for training and in-place use.
+        """
+        dtype = torch.float64 if self.dtype == torch.float64 else torch.float32
+        return found.each(lambda value: value.to(dtype, copy=True))
 
 
 def as_texts(texts: str | Iterable[str]) -> list[str]:

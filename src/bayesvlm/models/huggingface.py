@@ -6,6 +6,7 @@ import hashlib
 import json
 from abc import abstractmethod
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,9 +14,11 @@ from PIL import Image
 from torch import Tensor
 
 from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.core.features import Features
 from bayesvlm.images.decoding import ImageLike, as_images, to_rgb
 from bayesvlm.images.resizing import processor_resizing
-from bayesvlm.models.adapter import Activations, Adapter, Reference, as_texts
+from bayesvlm.models.adapter import Adapter, Reference, as_texts
+from bayesvlm.models.preprocessing import PixelTensors, Preprocessor
 from bayesvlm.models.tower import Tower
 
 _OF_A_FILE = (
@@ -25,6 +28,18 @@ _OF_A_FILE = (
     "torch_dtype",
 )  # they change nothing
 _OF_A_CALL = ("padding", "truncation")  # what a tokenizer keeps of the last call, and is no part of what it does
+
+
+@dataclass(frozen=True)
+class ProcessorPixels:
+    """The pixels that an image processor of `transformers` makes."""
+
+    processor: Any
+
+    def __call__(self, images: list[Image.Image]) -> PixelTensors:
+        # Said outright, because an image one or three pixels high is otherwise taken for channels-first.
+        made = self.processor(images=images, return_tensors="pt", input_data_format="channels_last")
+        return dict(made)
 
 
 class HuggingFaceAdapter(Adapter):
@@ -48,7 +63,7 @@ class HuggingFaceAdapter(Adapter):
     ) -> None:
         self.name, self.revision, self.device, self.dtype = name, revision, device, dtype
         self._image_processor, self._tokenizer = image_processor, tokenizer
-        self.resizing = processor_resizing(image_processor)
+        self.preprocessor = Preprocessor(ProcessorPixels(image_processor), processor_resizing(image_processor))
         self._image_tower, self._text_tower = self.towers(model)
         self.image = self._image_tower.projection(device, dtype)
         self.text = self._text_tower.projection(device, dtype)
@@ -66,18 +81,18 @@ class HuggingFaceAdapter(Adapter):
     def tokenise(self, texts: list[str]) -> dict[str, Tensor]:
         """The text inputs of the model, padded and truncated as it was trained: input_ids [N, L] and maybe a mask."""
 
-    def forward_images(self, images: list[Image.Image]) -> Activations:
-        inputs = self._pixels(images)
-        return self._image_tower.activations(lambda: self.model.get_image_features(**inputs))
+    def forward_pixels(self, pixels: PixelTensors) -> Features:
+        return self._image_tower.activations(lambda: self.model.get_image_features(**pixels))
 
-    def forward_texts(self, texts: list[str]) -> Activations:
+    def forward_texts(self, texts: list[str]) -> Features:
         inputs = self._tokens(texts)
         return self._text_tower.activations(lambda: self.model.get_text_features(**inputs))
 
     def embed_reference(self, images: ImageLike | Iterable[ImageLike], texts: str | Iterable[str]) -> Reference:
         rgb = [to_rgb(image, f"images[{index}]") for index, image in enumerate(as_images(images))]
         with torch.inference_mode():
-            output = self.model(**self._pixels(rgb), **self._tokens(as_texts(texts)))
+            pixels = self.placed(self.preprocessor.to_pixels(rgb))
+            output = self.model(**pixels, **self._tokens(as_texts(texts)))
         return Reference(output.image_embeds.clone(), output.text_embeds.clone(), output.logits_per_image.clone())
 
     def architecture(self) -> dict[str, Any]:
@@ -86,14 +101,6 @@ class HuggingFaceAdapter(Adapter):
     def preprocessing(self) -> dict[str, Any]:
         pixels = _plain(self._image_processor.to_dict())
         return {**super().preprocessing(), "pixels": pixels, "tokens": tokenizer_hash(self._tokenizer)}
-
-    def _pixels(self, images: list[Image.Image]) -> dict[str, Tensor]:
-        # Said outright, because an image one or three pixels high is otherwise taken for channels-first.
-        inputs = self._image_processor(images=images, return_tensors="pt", input_data_format="channels_last")
-        return {
-            key: value.to(self.device, self.dtype) if value.is_floating_point() else value.to(self.device)
-            for key, value in inputs.items()
-        }
 
     def _tokens(self, texts: list[str]) -> dict[str, Tensor]:
         inputs = self.tokenise(texts)

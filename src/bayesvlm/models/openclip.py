@@ -18,9 +18,10 @@ from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.features import Features
 from bayesvlm.core.projection import Projection
 from bayesvlm.images.decoding import ImageLike, as_images, to_rgb
-from bayesvlm.models.adapter import TOLERANCE, Activations, Adapter, Reference, as_texts
+from bayesvlm.models.adapter import TOLERANCE, Adapter, Reference, as_texts
 from bayesvlm.models.huggingface import tokenizer_hash
 from bayesvlm.models.pixels import Pixels
+from bayesvlm.models.preprocessing import PixelTensors, Preprocessor, pixel_values
 from bayesvlm.models.tower import Tower
 
 
@@ -49,7 +50,7 @@ class OpenClipAdapter(Adapter):
         # Some tokenizers drop random words of a text that is too long; here every text has one embedding.
         self._tokenizer.reduction_fn = None
         self._pixels = Pixels.from_open_clip(model.visual.preprocess_cfg)
-        self.resizing = self._pixels.resizing
+        self.preprocessor = Preprocessor(pixel_values(self._pixels), self._pixels.resizing)
         self._image_tower = _required(image_tower(model.visual), "image", name)
         self._text_tower = _required(text_tower(getattr(model, "text", model)), "text", name)
         self.image = self._image_tower.projection(device, dtype)
@@ -60,11 +61,10 @@ class OpenClipAdapter(Adapter):
         self.model = model.to(device, dtype).eval().requires_grad_(False)
         self._try_towers()
 
-    def forward_images(self, images: list[Image.Image]) -> Activations:
-        pixels = self._pixels(images).to(self.device, self.dtype)
-        return self._image_tower.activations(lambda: self.model.encode_image(pixels))
+    def forward_pixels(self, pixels: PixelTensors) -> Features:
+        return self._image_tower.activations(lambda: self.model.encode_image(pixels["pixel_values"]))
 
-    def forward_texts(self, texts: list[str]) -> Activations:
+    def forward_texts(self, texts: list[str]) -> Features:
         tokens = self._tokens(texts)
         return self._text_tower.activations(lambda: self.model.encode_text(tokens))
 
@@ -113,7 +113,7 @@ class OpenClipAdapter(Adapter):
         try:
             with torch.inference_mode():
                 batch = tower.activations(lambda: outputs.append(encode()))
-                found = normalize(projection.embed(Features(*batch)), dim=1)
+                found = normalize(projection.embed(batch), dim=1)
             error = float((found - normalize(outputs[0].to(found), dim=1)).abs().max())
         except (RuntimeError, BayesVLMError):  # the layer was never called, or saw another shape
             error = float("nan")

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bayesvlm.core.features import Features
 from bayesvlm.core.projection import Projection
-from bayesvlm.models.adapter import Activations
 from bayesvlm.models.hooks import captured_inputs
 
 
@@ -31,12 +31,12 @@ class Tower:
             residual=self.residual is not None,
         )
 
-    def activations(self, run: Callable[[], Any]) -> Activations:
+    def activations(self, run: Callable[[], Any]) -> Features:
         """What enters the layer, and the residual module, while `run` runs the tower once."""
         modules = [self.layer] if self.residual is None else [self.layer, self.residual]
         with captured_inputs(*modules) as records:
             run()
-        return Activations(*(_rows(record) for record in records))
+        return Features(*(_rows(record) for record in records))
 
 
 def _rows(record: list[Tensor]) -> Tensor:  # [N, p]

@@ -10,22 +10,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import torch
-from PIL import Image
 from torch import Tensor
 
 from bayesvlm.core.embeddings import GaussianEmbeddings
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.estimation import TOWERS, Loss
+from bayesvlm.core.features import Features
 from bayesvlm.core.predicted import PredictedVariance
 from bayesvlm.core.projection import Projection
 from bayesvlm.images.decoding import ImageLike, as_images, to_rgb
 from bayesvlm.images.resizing import Resizing, shortest_edge
-from bayesvlm.models.adapter import Activations, Adapter, Reference, as_texts
+from bayesvlm.models.adapter import Adapter, Reference, as_texts
 from bayesvlm.models.huggingface import tokenizer_hash
 from bayesvlm.models.layout import CLIP_MEAN, CLIP_STD
+from bayesvlm.models.preprocessing import PixelTensors, Preprocessor, pixel_values
 from bayesvlm.models.probabilistic.pcmepp import PCMEPP
 from bayesvlm.models.probabilistic.pixels import RESAMPLE, to_pixels
 from bayesvlm.models.probabilistic.prolip import ProLIP
@@ -53,7 +55,9 @@ class ProbabilisticAdapter(Adapter):
     ) -> None:
         self.name, self.revision, self.device, self.dtype = name, revision, device, dtype
         self._tokenise, self._size = tokenise, model.config.image_size
-        self.resizing = Resizing(shortest_edge(self._size), RESAMPLE)
+        self.preprocessor = Preprocessor(
+            pixel_values(partial(to_pixels, size=self._size)), Resizing(shortest_edge(self._size), RESAMPLE)
+        )
         precision = dtype if dtype == torch.float64 else torch.float32
         identity = torch.eye(model.config.embed_dim, device=device, dtype=precision)
         self.image = self.text = Projection(identity)
@@ -61,19 +65,19 @@ class ProbabilisticAdapter(Adapter):
         self.logit_scale, self.logit_bias = _temperature(model, name)
         self.model = model.to(device, dtype).eval().requires_grad_(False)
 
-    def forward_images(self, images: list[Image.Image]) -> Activations:
-        mean, log_variance = self.model.encode_image(self._pixels(images))
-        return Activations(mean, log_variance=log_variance)
+    def forward_pixels(self, pixels: PixelTensors) -> Features:
+        mean, log_variance = self.model.encode_image(pixels["pixel_values"])
+        return Features(mean, log_variance=log_variance)
 
-    def forward_texts(self, texts: list[str]) -> Activations:
+    def forward_texts(self, texts: list[str]) -> Features:
         mean, log_variance = self.model.encode_text(self._tokenise(texts).to(self.device))
-        return Activations(mean, log_variance=log_variance)
+        return Features(mean, log_variance=log_variance)
 
     def embed_reference(self, images: ImageLike | Iterable[ImageLike], texts: str | Iterable[str]) -> Reference:
         """The means, and the logits that the model would give them without variances."""
         rgb = [to_rgb(image, f"images[{index}]") for index, image in enumerate(as_images(images))]
         with torch.inference_mode():
-            image = self.model.encode_image(self._pixels(rgb))
+            image = self.model.encode_image(self.placed(self.preprocessor.to_pixels(rgb))["pixel_values"])
             text = self.model.encode_text(self._tokenise(as_texts(texts)).to(self.device))
             nothing = [torch.full_like(log_variance, -math.inf) for _, log_variance in (image, text)]
             logits = self.model.score((image[0], nothing[0]), (text[0], nothing[1]))
@@ -90,9 +94,6 @@ class ProbabilisticAdapter(Adapter):
     def preprocessing(self) -> dict[str, Any]:
         pixels = {"size": self._size, "mean": CLIP_MEAN, "std": CLIP_STD, "resample": "bicubic"}
         return {**super().preprocessing(), "pixels": pixels, "tokens": tokenizer_hash(self._tokenise.tokenizer)}
-
-    def _pixels(self, images: list[Image.Image]) -> Tensor:
-        return to_pixels(images, self._size).to(self.device, self.dtype)
 
 
 def _temperature(model: ProLIP | PCMEPP, name: str) -> tuple[float, float]:

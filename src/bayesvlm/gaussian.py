@@ -1,0 +1,177 @@
+"""A model whose embeddings are Gaussian: what it predicts, wherever the variances came from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayesvlm.classes import class_names, warn_of_one_class
+from bayesvlm.core.cosine import CosineMoments, prob_cosine
+from bayesvlm.core.distribution import EmbeddingDistribution
+from bayesvlm.core.embeddings import GaussianEmbeddings
+from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.core.estimation import TOWERS, Loss, Tower
+from bayesvlm.core.features import Features
+from bayesvlm.core.frozen import FrozenDict
+from bayesvlm.core.head import BayesHead
+from bayesvlm.core.joint import joint_logit_covariance
+from bayesvlm.core.posterior import Posterior
+from bayesvlm.core.prediction import Prediction
+from bayesvlm.core.projection import Projection
+from bayesvlm.core.settings import Settings
+from bayesvlm.models import Adapter
+from bayesvlm.plain import PlainVLM
+from bayesvlm.predicting import Method, check_method, predict, stream_predictions
+
+
+class GaussianVLM(PlainVLM):
+    """A vision-language model with a distribution over the embeddings of each tower.
+
+    Attributes, beside those of `PlainVLM`:
+        settings: tau, lam, structure, covariance and link.
+    """
+
+    settings: Settings
+    _posterior: Mapping[Tower, EmbeddingDistribution] | None
+
+    def __init__(
+        self,
+        image: Projection,
+        text: Projection,
+        logit_scale: float,
+        logit_bias: float | None = None,
+        loss: Loss = "infonce",
+        adapter: Adapter | None = None,
+        posterior: Mapping[Tower, EmbeddingDistribution] | None = None,
+    ) -> None:
+        super().__init__(image, text, logit_scale, logit_bias, loss, adapter)
+        self._hold(settings=Settings(), _posterior=None if posterior is None else FrozenDict(posterior))
+
+    @property
+    def fitted(self) -> bool:
+        """Whether embeddings have a variance."""
+        return self._posterior is not None
+
+    @property
+    def predicts_variance(self) -> bool:
+        """Whether the model brings its own variances (ProLIP, PCME++): there is no posterior to fit then."""
+        return self._posterior is not None and self._posterior["image"].predicted
+
+    @property
+    def posterior(self) -> Mapping[Tower, EmbeddingDistribution]:
+        """How each tower's embeddings are distributed: by the Gaussian over its projection, or by what came with it."""
+        if self._posterior is None:
+            raise BayesVLMError(
+                "This model has no posterior yet; call fit(pairs) with image-text pairs, or load a saved posterior."
+            )
+        return self._posterior
+
+    def _kronecker(self, tower: Tower, wanted: str) -> Posterior:
+        """The posterior of a tower that has Kronecker factors; see `EmbeddingDistribution.kronecker`."""
+        return self.posterior[tower].kronecker(wanted)
+
+    def classify(
+        self,
+        inputs: Any,
+        classes: Sequence[str] | Features,
+        *,
+        method: Method = "probcosine",
+        draws: int = 128,
+        seed: int = 0,
+        batch_size: int = 64,
+        workers: int | None = None,
+        progress: bool | None = None,
+    ) -> Prediction:
+        """Class probabilities of the inputs, with the moments of the cosines behind them; `stream` for many.
+
+        Args:
+            inputs: images or Features, [N].
+            classes: names or prompts as they are to be encoded, or Features, [C].
+            method: "probcosine", by the moments of the cosine and the link of the settings; "mean", the softmax of the
+                means' scaled cosines; "native", of the score that a model with variances of its own was trained with.
+            draws: parameter draws for link="mc" and for `.monte_carlo`, which divides the entropy into `.epistemic` and
+                `.aleatoric` (made when first asked for). They come from the posterior itself, whatever `covariance` is
+                chosen for the analytic links.
+            seed: of those draws.
+            batch_size, workers: as for `stream`.
+        """
+        texts, names = self._asked(classes, method)
+        images = self.image_features(inputs, batch_size=batch_size, workers=workers, progress=progress)
+        return predict(self, images, texts, names, method, draws, seed)
+
+    def stream(
+        self,
+        inputs: Any,
+        classes: Sequence[str] | Features,
+        *,
+        batch_size: int = 64,
+        workers: int | None = None,
+        strict: bool = False,
+        method: Method = "probcosine",
+        draws: int = 128,
+        seed: int = 0,
+    ) -> Iterator[Prediction]:
+        """Predictions of any number of inputs, a batch at a time and in order, in memory that does not grow with them.
+
+        Args:
+            inputs: any iterable: paths, bytes, PIL images, arrays, tensors, batches of ready `pixel_values` as a
+                processor of transformers gives them (a DataLoader of your own, then); or Features.
+            classes, method, draws, seed: as for `classify`.
+            batch_size: images that go through the encoder at once, and rows of a prediction.
+            workers: processes that decode while the encoder runs; 0: none, threads do. None: by how many there are.
+            strict: stop at the first input that cannot be read; else it has no row, and is named in `.unreadable`.
+
+        Yields:
+            predictions, whose `.places` say which inputs their rows are.
+        """
+        texts, names = self._asked(classes, method)
+        options: dict[str, Any] = {"batch_size": batch_size, "workers": workers, "strict": strict}
+        return stream_predictions(self, inputs, texts, names, method, draws, seed, **options)
+
+    def _asked(self, classes: Sequence[str] | Features, method: Method) -> tuple[Features, tuple[str, ...] | None]:
+        """The classes' features and names, if they and the method can be asked of this model."""
+        check_method(self, method)
+        names = class_names(classes)
+        warn_of_one_class(classes, self.loss == "sigmoid", stacklevel=3)
+        return self.text_features(classes), names
+
+    @torch.no_grad()
+    def head(self, classes: Sequence[str] | Features) -> BayesHead:
+        """A classifier for these classes alone: `head(inputs)` is `classify(inputs, classes).probs` at little more
+        than the cost of `plain`.
+
+        The classes are encoded once. `head.probs(activations, residual)` takes tensors straight from an encoder and
+        checks nothing: what images that come one at a time need. Damped posteriors with an analytic link only.
+
+        Args:
+            classes: names or prompts, or Features, [C].
+        """
+        class_names(classes)
+        embedded, link = self.embed_texts(classes), self.settings.link
+        return BayesHead(self.image, self.posterior["image"], embedded, self.scale, link, self.image_features)
+
+    @torch.no_grad()
+    def similarity(self, inputs: Any, texts: Any, *, progress: bool | None = None) -> CosineMoments:
+        """Mean and variance of the cosine of every input with every text, and `.interval(0.95)`."""
+        return prob_cosine(self.embed_images(inputs, progress=progress), self.embed_texts(texts))
+
+    @torch.no_grad()
+    def joint_logit_covariance(self, inputs: Any, classes: Sequence[str] | Features) -> Tensor:  # [N, C, N, C]
+        """Covariance of the unnormalised logits t g.h between all pairs of inputs and classes, for a handful of both:
+        inputs share the image projection and classes the text projection, so that none of them are independent."""
+        images, texts = self.image_features(inputs), self.text_features(classes)
+        towers = [self._kronecker(tower, "The logits have no joint covariance") for tower in TOWERS]
+        return joint_logit_covariance(towers[0], images, towers[1], texts, self.scale)
+
+    @torch.no_grad()
+    def embed_images(self, inputs: Any, *, progress: bool | None = None) -> GaussianEmbeddings:
+        """Gaussian embeddings of images (or their Features)."""
+        return self.posterior["image"].embed(self.image_features(inputs, progress=progress))
+
+    @torch.no_grad()
+    def embed_texts(self, inputs: Any) -> GaussianEmbeddings:
+        """Gaussian embeddings of texts (or their Features)."""
+        return self.posterior["text"].embed(self.text_features(inputs))
