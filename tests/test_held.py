@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from bayesvlm import BayesVLM, BayesVLMError, Features, world
 from bayesvlm.active.selection import rank
 from bayesvlm.core.errors import BayesVLMWarning
+from bayesvlm.core.joint import joint_logit_covariance
 from bayesvlm.core.prediction import Prediction
 from bayesvlm.core.settings import Link, Settings
 from bayesvlm.testing.tiny import save_tiny_clip, save_tiny_siglip
@@ -289,3 +290,139 @@ def test_an_impossible_place_is_one_sentence(tmp_path: Path) -> None:
             vlm.save_pretrained(folder)
     with pytest.raises(BayesVLMError, match="The folder to save to is ''"):
         vlm.save_pretrained("")
+
+
+# What it turns into --------------------------------------------------------------------------------------------------
+
+
+class Named(BayesVLM):
+    """A user's subclass with a thing of its own."""
+
+    nickname = "nobody"
+
+    def called(self, name: str) -> Named:
+        return self._changed(nickname=name)
+
+
+def labelled(vlm: BayesVLM) -> tuple[Features, Tensor, Features]:
+    classes = Features(draw(4, 12, seed=6))
+    return Features(draw(20, 16, seed=7)), torch.arange(20) % 4, classes
+
+
+def test_subclasses_survive() -> None:
+    plain = projections()
+    vlm = Named(plain.image, plain.text, plain.logit_scale).called("ours")
+    vlm.fit([(Features(draw(100, 16, seed=2)), Features(draw(100, 12, seed=3)))])
+    others = [vlm.replace(tau=3.0), vlm.copy(), vlm.without_posterior(), vlm.with_provenance(a=1), vlm.to("cpu")]
+    others += [vlm.tune(*labelled(vlm), taus=[0.5, 1.0, 2.0, 4.0, 8.0], refine=False), pickle.loads(pickle.dumps(vlm))]
+    for other in others:
+        assert type(other) is Named
+        assert other.nickname == "ours"
+
+
+def test_fit_and_tune_change_it_and_return_it_and_a_copy_is_apart() -> None:
+    vlm = projections()
+    copied, before = vlm.copy(), predict(vlm).probs
+    tuned = vlm.tune(*labelled(vlm), taus=[0.1, 1.0, 7.0, 30.0], refine=False, provenance={"tuned_on": "a test"})
+    assert tuned is vlm
+    assert vlm.tuning is not None
+    assert [point.tau for point in vlm.tuning] == [0.1, 1.0, 7.0, 30.0]
+    assert vlm.tau == vlm.tuning.best.tau
+    assert vlm.provenance["tuned_on"] == "a test"
+    assert vlm.provenance["validation_nlpd"] == vlm.tuning.best.nlpd
+    assert copied.tuning is None
+    assert "tuned_on" not in copied.provenance
+    assert torch.equal(predict(copied).probs, before)
+    assert vlm.replace(tau=2.0).tuning is None, "that tau is not of tune"
+    assert vlm.replace(link="centred").tuning is None, "those NLPDs are of another link"
+
+
+def test_provenance_is_added_to_a_new_one() -> None:
+    vlm = projections()
+    noted = vlm.with_provenance(source="a test", skipped=3)
+    assert noted.provenance == {**vlm.provenance, "source": "a test", "skipped": 3}
+    assert "source" not in vlm.provenance
+    with pytest.raises(BayesVLMError, match="read-only"):
+        noted.provenance["source"] = "another"  # type: ignore[index]
+    with pytest.raises(BayesVLMError, match="provenance is kept as json"):
+        vlm.with_provenance(what={1, 2})
+
+
+def test_settings_and_predictions_cannot_part() -> None:
+    """Every way to other settings gives the predictions of those settings."""
+    vlm = projections()
+    changed = vlm.replace(tau=9.0, covariance="full").replace(structure="exact", link="centred")
+    fresh = vlm.without_posterior().replace(tau=9.0, covariance="full", structure="exact", link="centred")
+    fresh = fresh.with_factors(vlm.factors)
+    assert torch.equal(predict(changed).probs, predict(fresh).probs)
+    assert changed.lam == fresh.lam
+    with pytest.raises(BayesVLMError, match="The image tower"):
+        vlm.with_factors({"image": vlm.factors["text"], "text": vlm.factors["text"]})
+
+
+def test_the_joint_covariance_of_logits_is_at_hand() -> None:
+    vlm = projections()
+    images, texts = Features(draw(3, 16, seed=8)), Features(draw(2, 12, seed=9))
+    found = vlm.joint_logit_covariance(images, texts)
+    expected = joint_logit_covariance(vlm.posterior["image"], images, vlm.posterior["text"], texts, vlm.scale)
+    assert torch.equal(found, expected)
+    assert found.shape == (3, 2, 3, 2)
+
+
+# Results are plain data ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", ["infonce", "sigmoid"])
+@pytest.mark.parametrize("asked_first", [False, True])
+def test_rows_of_a_prediction(loss: str, asked_first: bool) -> None:
+    whole = predict(projections(loss), inputs=6)
+    expected = {name: getattr(whole, name) for name in ("entropy", "variance", "mean")}
+    if asked_first:
+        expected["epistemic"] = whole.epistemic
+    for index in (2, slice(1, 4), [5, 0], torch.tensor([True, False] * 3)):
+        some = whole[index]
+        rows = torch.arange(6)[[index] if isinstance(index, int) else index]
+        assert torch.equal(some.probs, whole.probs[rows])
+        for name, values in expected.items():
+            torch.testing.assert_close(getattr(some, name), values[rows])
+        if loss == "sigmoid":
+            torch.testing.assert_close(some.label_probs, whole.label_probs[rows])  # type: ignore[index]
+    torch.testing.assert_close(whole[1:3].epistemic, whole.epistemic[1:3], rtol=0, atol=1e-5)
+    assert [len(row) for row in whole] == [1] * 6
+    with pytest.raises(IndexError):
+        whole[6]
+
+
+@pytest.mark.parametrize("structure", ["damped", "exact"])
+def test_results_are_cast_moved_and_pickled(structure: str) -> None:
+    vlm = projections("sigmoid").replace(structure=structure)  # type: ignore[arg-type]
+    images, texts = Features(draw(4, 16)), Features(draw(3, 12))
+    moments, embedded, prediction = vlm.similarity(images, texts), vlm.embed_images(images), vlm.classify(images, texts)
+    assert moments.to(torch.float64).variance.dtype == torch.float64
+    torch.testing.assert_close(moments.to("cpu")[1:3].std, moments.std[1:3])
+    assert embedded.to(torch.float64).expected_norm.dtype == torch.float64
+    assert prediction.to(torch.float64).probs.dtype == torch.float64
+    torch.testing.assert_close(prediction.to("cpu").epistemic, prediction.epistemic)
+    torch.testing.assert_close(prediction.to(torch.float64).epistemic.float(), prediction.epistemic)
+    for held in (moments, embedded, prediction):
+        again = pickle.loads(pickle.dumps(held))
+        assert torch.equal(again.mean, held.mean)
+
+
+def test_a_notebook_shows_bars_intervals_and_the_split() -> None:
+    vlm = projections()
+    images, texts = Features(draw(3000, 16)), Features(draw(300, 12))
+    prediction = replace(vlm.classify(images, texts), classes=tuple(f"<b>{name}</b>" for name in CLASSES))
+    page = prediction._repr_html_()
+    assert len(page) < 12_000
+    assert "<b>class" not in page, "names are escaped"
+    assert "&lt;b&gt;class number" in page
+    best = prediction.probs[0].max()
+    assert f"width:{100 * float(best):.4g}%" in page
+    low, high = prediction.moments[0].interval(0.95)
+    k = int(prediction.labels[0])
+    assert f"{float(low[0, k]):.2f} to {float(high[0, k]):.2f}" in page
+    assert "epistemic" in page
+    assert "monte_carlo" not in prediction.__dict__, "only the rows that are shown are drawn for"
+    for held in (prediction.moments, vlm.embed_images(images), vlm):
+        assert len(held._repr_html_()) < 12_000

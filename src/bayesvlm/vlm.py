@@ -21,6 +21,7 @@ from bayesvlm.core.evidence import Structure
 from bayesvlm.core.factors import KroneckerFactors
 from bayesvlm.core.features import Features
 from bayesvlm.core.frozen import FrozenDict
+from bayesvlm.core.notebook import html_table
 from bayesvlm.core.projection import Projection
 from bayesvlm.core.settings import Covariance, Link, Settings
 from bayesvlm.core.tuning import DEFAULT_TAUS, TauGrid
@@ -319,6 +320,13 @@ class BayesVLM(GaussianVLM):
             private, token: as for `huggingface_hub`.
         """
         return pretrained.push(self, repo_id, model, private, token)
+
+    def _repr_html_(self) -> str:
+        """A small table for notebooks."""
+        facts = {"model": pretrained.model_name(self, "projections"), "loss": self.loss, "t": f"{self.scale:.4g}"}
+        facts |= {"posterior": "none yet" if self._posterior is None else self._posterior["image"].origin}
+        facts |= {name: str(value) for name, value in vars(self.settings).items()}
+        return html_table("BayesVLM", ["", ""], [[name, value] for name, value in facts.items()])
 
     def __repr__(self) -> str:
         state = "no posterior yet"

@@ -21,7 +21,8 @@ from torch import Tensor
 from bayesvlm.core.embeddings import GaussianEmbeddings
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.features import Index, row_index
-from bayesvlm.core.printing import described
+from bayesvlm.core.notebook import html_table
+from bayesvlm.core.printing import FIRST, described
 
 
 class PairProduct(NamedTuple):
@@ -49,6 +50,19 @@ class CosineMoments:
 
     def __repr__(self) -> str:
         return f"CosineMoments of {self.mean.shape[0]} x {self.mean.shape[1]} pairs (.mean, .variance, .interval(0.95))"
+
+    def _repr_html_(self) -> str:
+        """A small table for notebooks: the first pairs, each with its mean and 95 % interval."""
+        low, high = self[:FIRST].interval(0.95)
+        rows = []
+        for i, means in enumerate(self.mean[:FIRST, :FIRST].tolist()):
+            cells = (f"{mean:.3f} ({float(low[i, j]):.2f} to {float(high[i, j]):.2f})" for j, mean in enumerate(means))
+            rows.append([str(i), *cells])
+        columns = ["", *map(str, range(min(FIRST, self.mean.shape[1])))]
+        more = max(self.mean.shape) > FIRST
+        return html_table(
+            f"Cosines of {len(self)} x {self.mean.shape[1]} pairs", columns, rows, more, "With 95 % intervals."
+        )
 
     @cached_property
     def variance(self) -> Tensor:  # [N, C]

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.features import Index, row_index
-from bayesvlm.core.printing import described
+from bayesvlm.core.notebook import bar, html_table
+from bayesvlm.core.printing import FIRST, described
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,6 +139,17 @@ class GaussianEmbeddings:
     stored: tuple[Shape, Tensor] | None = None
 
     __repr__ = described
+
+    def _repr_html_(self) -> str:
+        """A small table for notebooks: the first embeddings, how long and how uncertain each is."""
+        lengths, traces = self.mean[:FIRST].norm(dim=1).tolist(), self.covariance.trace()[:FIRST].tolist()
+        rows = [
+            [str(row), f"{length:.4g}", bar(min(trace**0.5 / length, 1.0), f"{trace**0.5:.4g}")]
+            for row, (length, trace) in enumerate(zip(lengths, traces, strict=True))
+        ]
+        columns = ["", "|mean|", "sqrt(tr Sigma), and its share of |mean|"]
+        title = f"{len(self)} Gaussian embeddings of width {self.mean.shape[1]}"
+        return html_table(title, columns, rows, len(self) > FIRST, marked=(2,))
 
     @classmethod
     def from_variances(cls, mean: Tensor, variance: Tensor) -> GaussianEmbeddings:  # [N, d], [N, d]
