@@ -1,4 +1,6 @@
-r"""How much a label would tell: BALD about the parameters, EPIG about predictions on the target (METHOD section 6).
+r"""How much a label would tell: BALD about the parameters, EPIG about predictions on the target.
+
+The mathematics: docs/method.md, "Active learning".
 
 Both come from class probabilities under the same parameter draws for all inputs. For EPIG pool and target must share
 them, for it is the dependence between the two that is measured:

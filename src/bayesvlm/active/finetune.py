@@ -1,4 +1,7 @@
-"""Fine-tuning the image projection on the chosen images (METHOD section 6)."""
+"""Fine-tuning the image projection on the chosen images.
+
+The mathematics: docs/method.md, "Active learning".
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-r"""The posterior over the image projection while labelled images come in, one at a time (METHOD section 6).
+r"""The posterior over the image projection while labelled images come in, one at a time.
+
+The mathematics: docs/method.md, "Active learning".
 
 After the s-th image (phi, y), with n pairs behind the first factors,
 

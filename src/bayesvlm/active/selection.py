@@ -1,4 +1,6 @@
-"""What to label next: the strategies of the paper, on Features (METHOD section 6).
+"""What to label next: the strategies of the paper, on Features.
+
+The mathematics: docs/method.md, "Active learning".
 
 random, entropy and bald rank the pool. Their targeted forms rank the target's images and take the pool item nearest to
 each. epig asks how much a label would tell about the target, chooses one item at a time, and learns from each.

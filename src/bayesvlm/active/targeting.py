@@ -1,4 +1,6 @@
-r"""Which pool items lie nearest to the target, each taken once (METHOD section 6).
+r"""Which pool items lie nearest to the target, each taken once.
+
+The mathematics: docs/method.md, "Active learning".
 
 Targets choose in the order they are given, each the nearest item nobody chose before; when all have chosen and more are
 wanted, they go round again. Nearness is between Gaussian embeddings: the expected cosine, or the 2-Wasserstein distance

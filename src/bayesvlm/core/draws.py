@@ -1,4 +1,6 @@
-r"""Draws of a projection, the same for one seed on every machine (METHOD section 13).
+r"""Draws of a projection, the same for one seed on every machine.
+
+The mathematics: docs/method.md, "Draws".
 
     W_k = W + R_B Z_k R_A,    g_k(x) = g(x) + R_B Z_k R_A phi(x),    Z_k white noise
 

@@ -1,4 +1,6 @@
-r"""The prior precision lam, by maximising the evidence on eigenvalues (METHOD section 3).
+r"""The prior precision lam, by maximising the evidence on eigenvalues.
+
+The mathematics: docs/method.md, "Prior precision".
 
     log p(D) = const - lam/2 |W|^2 + P/2 log lam - 1/2 logdet(precision),     P = p d
 

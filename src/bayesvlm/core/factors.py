@@ -23,7 +23,7 @@ class Spectrum(NamedTuple):
     """Eigenvalues (ascending, none negative) and eigenvectors of a symmetric factor."""
 
     values: Tensor  # [m]
-    vectors: Tensor  # [m, m], one a column
+    vectors: Tensor  # [m, m], one per column
 
     def __repr__(self) -> str:
         return described(self)

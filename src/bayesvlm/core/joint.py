@@ -1,4 +1,6 @@
-r"""Joint covariance of the logits of several inputs and several classes, in closed form (METHOD section 4).
+r"""Joint covariance of the logits of several inputs and several classes, in closed form.
+
+The mathematics: docs/method.md, "Joint covariance of logits".
 
 For unnormalised dot products `z_ni = g_n . h_i` of independent Gaussian towers:
 

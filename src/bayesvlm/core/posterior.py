@@ -1,4 +1,6 @@
-r"""The Gaussian posterior over one projection, from its Kronecker factors (METHOD section 2).
+r"""The Gaussian posterior over one projection, from its Kronecker factors.
+
+The mathematics: docs/method.md, "Posterior".
 
     damped (the paper):  Sigma = (sqrt(tau) A + sqrt(lam) I)^-1 (x) (sqrt(tau) B + sqrt(lam) I)^-1
     exact:               Sigma = (tau A (x) B + lam I)^-1

@@ -1,4 +1,6 @@
-r"""From cosine moments to class probabilities (METHOD section 5).
+r"""From cosine moments to class probabilities.
+
+The mathematics: docs/method.md, "Predictions".
 
 probit (the paper):  softmax( t E / sqrt(1 + pi/8 t^2 V) )
 centred:             the same after subtracting each row's mean logit: the softmax itself ignores a constant added

@@ -17,7 +17,7 @@ from bayesvlm.core.printing import described
 class Projection:
     """`g = W phi + b + r`: weight W, optional bias b, and whether inputs must bring a residual r.
 
-    A bias is one more input (METHOD: append 1 to phi and b to W), so the posterior covers it too.
+    A bias is one more input (1 is appended to phi, and b to W), so the posterior covers it too.
     Weights are kept in float32, or float64 when given so: half precision is for encoders, not for curvature.
 
     Args:

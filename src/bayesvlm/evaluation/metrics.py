@@ -1,4 +1,7 @@
-"""Proper scores and calibration of class probabilities [N, C], with their uncertainty (METHOD section 7)."""
+"""Proper scores and calibration of class probabilities [N, C], with their uncertainty.
+
+The mathematics: docs/method.md, "Metrics".
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The paper's second question: does the posterior know what to label? Choose, fine-tune, measure (METHOD section 6).
+"""The paper's second question: does the posterior know what to label? Choose, fine-tune, measure.
+
+The mathematics: docs/active.md.
 
 Every strategy, seed and budget is one point of a curve. A run (a strategy with a seed) is one json file that names
 everything it was made from; a run that is there already is not done again, so an interrupted experiment goes on.
