@@ -54,6 +54,7 @@ bench: $(VENV)/.installed  ## speed, ours and the textbook form side by side
 	@$(VENV)/bin/python benchmarks/runtime.py
 
 docs: $(VENV)/.installed  ## draw the figures of docs/ anew
+	@$(VENV)/bin/python docs/figures/answer.py
 	@$(VENV)/bin/python docs/figures/approximation.py
 	@$(VENV)/bin/python docs/figures/world.py
 
