@@ -209,9 +209,7 @@ def _factors_from(
     if missing:
         raise BayesVLMError(f"{folder / TENSORS} has no tensor {' or '.join(missing)}; it is not a saved posterior.")
     try:
-        A, B = (
-            tensors[f"{tower}.{name}"] if squares else unpacked(tensors[f"{tower}.{name}"], name) for name in "AB"
-        )
+        A, B = (tensors[f"{tower}.{name}"] if squares else unpacked(tensors[f"{tower}.{name}"], name) for name in "AB")
         return KroneckerFactors(A, B, pairs).check()
     except BayesVLMError as error:
         raise BayesVLMError(f"{folder / TENSORS}, {tower} tower: {error}") from None
