@@ -11,7 +11,7 @@ export HF_HUB_OFFLINE ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-plain test-compat test-openclip lint format demo bench docs clean
+.PHONY: help install test test-plain test-compat test-openclip test-wheel lint format demo bench docs clean
 
 help:  ## this text
 	@echo "bayesvlm: CLIP and SigLIP that know what they do not know"
@@ -33,6 +33,9 @@ test-compat: $(COMPAT)/.installed test-openclip  ## what touches transformers, o
 
 test-openclip: $(OPENCLIP)/.installed  ## the adapter of open_clip, in an environment with that package
 	@$(OPENCLIP)/bin/python -m pytest -q tests/openclip
+
+test-wheel:  ## build the three wheels, install the library alone, then with its extras, and use them
+	@$(PYTHON) tests/wheels/check.py
 
 lint: $(VENV)/.installed  ## ruff, mypy (strict on core), the import contract of the rooms
 	@$(VENV)/bin/ruff check .

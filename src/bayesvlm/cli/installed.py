@@ -31,7 +31,7 @@ def add_installed(app: typer.Typer) -> None:
 
 
 def _broken(entry: EntryPoint, error: Exception) -> str:
-    package = entry.value.partition(".")[0] if entry.dist is None else entry.dist.name
+    package = entry.module.partition(".")[0] if entry.dist is None else entry.dist.name
     reason = (str(error).strip() or "no reason given").splitlines()[0]
     return (
         f"`bayesvlm {entry.name}` comes with {package}, which cannot be imported ({type(error).__name__}: {reason}); "
