@@ -95,8 +95,10 @@ def pip(python: Path) -> list[str | Path]:
 
 
 def run(command: list[str | Path], what: str, cwd: Path | None = None) -> None:
+    """Run a step and say how long it took; nothing of this tree is on its path."""
     started = time.perf_counter()
-    if subprocess.run(command, cwd=cwd, check=False).returncode:
+    clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    if subprocess.run(command, cwd=cwd, env=clean, check=False).returncode:
         sys.exit(f"WRONG: {what}")
     print(f"{what}: {time.perf_counter() - started:.0f} s", flush=True)
 
