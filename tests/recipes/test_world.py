@@ -40,7 +40,9 @@ def concepts() -> list[Concept]:
 
 
 def test_the_scripts_write_where_the_package_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "resvg_py", ModuleType("resvg_py"))  # the renderer is installed for the recipe only
+    monkeypatch.setitem(
+        sys.modules, "resvg_py", ModuleType("resvg_py")
+    )  # the renderer is installed for the recipe only
     build, train = import_module("build"), import_module("train")
     assert FOLDER / "data" == build.DATA == train.DATA
     assert FOLDER / "models" == train.MODELS
