@@ -63,6 +63,14 @@ def test_no_difference_and_the_same_difference_everywhere() -> None:
     assert paired_t_test(a - 2, a) == PairedTest(-2.0, -math.inf, 0.0)
 
 
+@pytest.mark.filterwarnings("error")
+def test_nearly_the_same_difference_everywhere() -> None:
+    a = torch.tensor([0.1, 0.2, 0.7, 1.3], dtype=torch.float64)
+    test = paired_t_test(a + 2, a)
+    assert test.t > 1e14
+    assert test.p < 1e-40
+
+
 def test_small_p_values_are_not_rounded_to_zero() -> None:
     a, b = losses(2000, 1.0, seed=2)
     assert 0 < paired_t_test(a, b).p < 1e-100
