@@ -19,7 +19,7 @@ from bayesvlm.models.layout import CLIP_MEAN, CLIP_STD
 try:
     from transformers import CLIPImageProcessorPil as ClipProcessor
 except ImportError:  # transformers 4, whose CLIPImageProcessor is that one
-    from transformers import CLIPImageProcessor as ClipProcessor
+    from transformers import CLIPImageProcessor as ClipProcessor  # type: ignore[assignment]
 
 RESAMPLE = Image.Resampling.BICUBIC
 
@@ -31,7 +31,8 @@ def to_pixels(images: Sequence[Image.Image], size: int) -> Tensor:  # [N, 3, siz
         images: RGB, as `bayesvlm.images.decoding.to_rgb` makes them.
         size: `config.image_size` of the model.
     """
-    return _processor(size)(list(images), return_tensors="pt")["pixel_values"]
+    pixels: Tensor = _processor(size)(list(images), return_tensors="pt")["pixel_values"]
+    return pixels
 
 
 @cache
