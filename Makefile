@@ -11,7 +11,7 @@ export HF_HUB_OFFLINE ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-plain test-compat test-openclip lint format demo bench docs clean
+.PHONY: help install test test-plain test-compat test-openclip test-wheel lint format demo bench docs clean
 
 help:  ## this text
 	@echo "bayesvlm: CLIP and SigLIP that know what they do not know"
@@ -25,14 +25,17 @@ test: $(VENV)/.installed  ## build .venv if need be and run the whole test suite
 	@$(VENV)/bin/python -m pytest -n 2 -q
 
 test-plain: $(VENV)/.installed  ## core, active learning and BayesVLM under the plainest instruction set
-	@$(PLAIN) $(VENV)/bin/python -m pytest -n 2 -q tests/core tests/active tests/test_vlm.py tests/test_held.py
+	@$(PLAIN) $(VENV)/bin/python -m pytest -n 2 -q tests/core tests/active tests/test_*.py
 
 test-compat: $(COMPAT)/.installed test-openclip  ## what touches transformers, on its version 4; and the tests of open_clip
-	@$(COMPAT)/bin/python -m pytest -n 2 -q tests/models tests/artifacts tests/world tests/experiments/test_*.py \
-		tests/paper/test_cost.py tests/paper/test_lab.py tests/cli tests/test_vlm.py
+	@$(COMPAT)/bin/python -m pytest -n 2 -q tests/images tests/models tests/artifacts tests/experiments tests/cli \
+		tests/testing tests/world tests/paper/test_cost.py tests/paper/test_lab.py tests/test_*.py
 
 test-openclip: $(OPENCLIP)/.installed  ## the adapter of open_clip, in an environment with that package
 	@$(OPENCLIP)/bin/python -m pytest -q tests/openclip
+
+test-wheel:  ## build the three wheels, install the library alone, then with its extras, and use them
+	@$(PYTHON) tests/wheels/check.py
 
 lint: $(VENV)/.installed  ## ruff, mypy (strict on core), the import contract of the rooms
 	@$(VENV)/bin/ruff check .

@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from bayesvlm import BayesVLM, BayesVLMError, Features
 from bayesvlm.artifacts import SavedPosterior
 from bayesvlm.artifacts.files import read_safetensors, write_together
+from bayesvlm.artifacts.triangles import packed
 from bayesvlm.artifacts.weights import check_weights, encoder_hashes, same_encoder, weight_hashes
 from bayesvlm.core.factors import KroneckerFactors
 from bayesvlm.core.projection import Projection
@@ -41,15 +42,13 @@ def test_the_folder_is_as_documented(folder: Path) -> None:
         "posterior.safetensors", "config.json", "README.md", "projections.safetensors",
     }  # fmt: skip
     config = json.loads((folder / "config.json").read_text())
-    assert config["bayesvlm_schema"] == 1
+    assert config["bayesvlm_schema"] == 2
     assert config["pairs"] == {"image": 30, "text": 30}
     tensors = load_file(folder / "posterior.safetensors")
     assert {name: tuple(t.shape) for name, t in tensors.items()} == {
-        "image.A": (7, 7), "image.B": (4, 4), "text.A": (5, 5), "text.B": (4, 4),
+        "image.A": (28,), "image.B": (10,), "text.A": (15,), "text.B": (10,),
     }  # fmt: skip
-    for tensor in tensors.values():
-        assert tensor.dtype == torch.float64
-        assert torch.equal(tensor, tensor.T)
+    assert {tensor.dtype for tensor in tensors.values()} == {torch.float64}
     card = (folder / "README.md").read_text()
     assert f"{config['lam']['image']:.6g}" in card
     assert config["weights"]["float32"] in card
@@ -146,15 +145,20 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         "not a readable safetensors file",
     ),
     "wrong shape in the header": (
-        set_header(lambda header: header["image.A"].update(shape=[7, 8])),
+        set_header(lambda header: header["image.A"].update(shape=[29])),
         "not a readable safetensors file",
     ),
     "a pickle": (lambda path: path.write_bytes(pickle.dumps({"image.A": 1})), "is a pickle"),
     "a torch.save": (lambda path: torch.save({"image.A": torch.ones(2)}, path), "is a pickle"),
-    "not square": (rewrite(lambda t: t.update({"image.A": torch.ones(7, 6).double()})), "square"),
-    "not symmetric": (
-        rewrite(lambda t: t.update({"image.A": torch.arange(49.0).reshape(7, 7).double()})),
-        "not symmetric",
+    "no triangle": (
+        rewrite(lambda t: t.update({"image.A": torch.ones(27).double()})),
+        r"image tower: Factor A has shape \[27\]; expected the upper triangle of a square matrix",
+    ),
+    "no numbers": (rewrite(lambda t: t.update({"image.A": torch.ones(0).double()})), r"Factor A has shape \[0\]"),
+    "a square": (rewrite(lambda t: t.update({"image.A": torch.eye(7).double()})), r"Factor A has shape \[7, 7\]"),
+    "whole numbers": (
+        rewrite(lambda t: t.update({"image.A": torch.ones(28).long()})),
+        "must be a square floating-point matrix, got torch.int64",
     ),
     "NaN": (rewrite(lambda t: t["text.B"].fill_(float("nan"))), "text tower: Factor B holds NaN or Inf"),
     "missing tensor": (rewrite(lambda t: t.pop("text.B")), "no tensor text.B"),
@@ -175,7 +179,7 @@ def test_damaged_tensors_are_refused(folder: Path, name: str) -> None:
 def test_factors_of_another_size_are_refused(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     wide = {
-        k: torch.eye(9 if k.endswith("A") else 4, dtype=torch.float64)
+        k: packed(torch.eye(9 if k.endswith("A") else 4, dtype=torch.float64))
         for k in ("image.A", "image.B", "text.A", "text.B")
     }
     save_file(wide, folder / "posterior.safetensors")
@@ -188,7 +192,8 @@ def test_factors_of_another_size_are_refused(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"bayesvlm_schema": 99}, "upgrade bayesvlm"),
+        ({"bayesvlm_schema": 99}, "has schema 99, this version reads 1 and 2; upgrade bayesvlm"),
+        ({"bayesvlm_schema": 0}, "not a saved posterior"),
         ({"bayesvlm_schema": None}, "not a saved posterior"),
         ({"tau": -1}, "tau=-1"),
         ({"lam": {"image": 0, "text": 1}}, "lam of the image tower=0"),

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -34,6 +37,18 @@ def made(count: int) -> list[Concept]:
 @pytest.fixture(scope="module")
 def concepts() -> list[Concept]:
     return made(1600)
+
+
+def test_the_scripts_write_where_the_package_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(
+        sys.modules, "resvg_py", ModuleType("resvg_py")
+    )  # the renderer is installed for the recipe only
+    build, train = import_module("build"), import_module("train")
+    assert FOLDER / "data" == build.DATA == train.DATA
+    assert FOLDER / "models" == train.MODELS
+    root = Path(__file__).parents[2]
+    assert root == train.ROOT, "where the README runs the scripts"
+    assert (build.PACKAGES.parent / "package-lock.json").is_file()
 
 
 def test_codes_are_compared_without_separators() -> None:

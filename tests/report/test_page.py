@@ -208,6 +208,14 @@ def test_tables_that_do_not_fit_are_refused(arguments: dict, message: str) -> No
         ("`<i>`", "<code>&lt;i&gt;</code>"),
         ("un*closed **and `open", "un*closed **and `open"),
         ("", ""),
+        ("**so `x` is *it***", "<strong>so <code>x</code> is <em>it</em></strong>"),
+        ("image_features, a*b", "image_features, a*b"),
+        ("<script>alert(1)</script> &amp;", "&lt;script&gt;alert(1)&lt;/script&gt; &amp;amp;"),
+        (
+            "[a](https://example.org) ![b](c.png) <https://example.org>",
+            "[a](https://example.org) ![b](c.png) &lt;https://example.org&gt;",
+        ),
+        ("# no title\n- no list", "# no title\n- no list"),
     ],
 )
 def test_inline_markup(text: str, expected: str) -> None:

@@ -2,11 +2,13 @@
 
 A saved posterior is a folder:
 
-    posterior.safetensors    A and B of both towers, float64, symmetric, plain sums (so that runs add), with their n
+    posterior.safetensors    A and B of both towers: plain sums (so that runs add), float64, the upper triangle of each
     config.json              schema, model id and revision, hashes of the projections and of the whole encoder, loss,
-                             tau, lam, provenance
+                             tau, lam, pairs, provenance
     README.md                a model card with the posterior's own numbers
     projections.safetensors  only where they are not a named model's: given by hand, or fine-tuned
+
+Schema 1, which bayesvlm 0.1 wrote, has whole squares in posterior.safetensors and is read as well.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from torch import Tensor
 
 from bayesvlm.artifacts.card import model_card
 from bayesvlm.artifacts.files import check_writable, read_safetensors, write_together
+from bayesvlm.artifacts.triangles import packed, unpacked
 from bayesvlm.artifacts.weights import agree
 from bayesvlm.core.errors import BayesVLMError, check_choice, check_positive
 from bayesvlm.core.estimation import TOWERS, Loss, Normalise, Tower, best_lams
@@ -33,7 +36,8 @@ from bayesvlm.core.printing import described
 from bayesvlm.core.projection import Projection
 from bayesvlm.core.settings import Covariance, Link
 
-SCHEMA = 1
+SCHEMA = 2
+SQUARES = 1  # the schema whose tensors are whole matrices
 TENSORS, CONFIG, CARD, PROJECTIONS = "posterior.safetensors", "config.json", "README.md", "projections.safetensors"
 LamSource = Literal["evidence", "given"]
 _CHOICES = {"loss": Loss, "lam_source": LamSource, "structure": Structure, "covariance": Covariance, "link": Link}
@@ -110,7 +114,8 @@ class SavedPosterior:
         raw = _read_config(folder / CONFIG)
         config = _config_from(raw, folder / CONFIG)
         tensors = read_safetensors(folder / TENSORS)
-        factors = {tower: _factors_from(tensors, tower, raw["pairs"][tower], folder) for tower in TOWERS}
+        squares = raw["bayesvlm_schema"] == SQUARES
+        factors = {tower: _factors_from(tensors, squares, tower, raw["pairs"][tower], folder) for tower in TOWERS}
         with (folder / TENSORS).open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         if digest != raw["tensors_sha256"]:
@@ -193,18 +198,19 @@ def _has_schema(folder: Path) -> bool:
 
 def _factor_tensors(factors: Mapping[Tower, KroneckerFactors]) -> dict[str, Tensor]:
     return {
-        f"{tower}.{name}": getattr(factors[tower], f"{name}_sum").cpu().contiguous()
-        for tower in TOWERS
-        for name in "AB"
+        f"{tower}.{name}": packed(getattr(factors[tower], f"{name}_sum").cpu()) for tower in TOWERS for name in "AB"
     }
 
 
-def _factors_from(tensors: Mapping[str, Tensor], tower: Tower, pairs: int, folder: Path) -> KroneckerFactors:
+def _factors_from(
+    tensors: Mapping[str, Tensor], squares: bool, tower: Tower, pairs: int, folder: Path
+) -> KroneckerFactors:
     missing = [name for name in (f"{tower}.A", f"{tower}.B") if name not in tensors]
     if missing:
         raise BayesVLMError(f"{folder / TENSORS} has no tensor {' or '.join(missing)}; it is not a saved posterior.")
     try:
-        return KroneckerFactors(tensors[f"{tower}.A"], tensors[f"{tower}.B"], pairs).check()
+        A, B = (tensors[f"{tower}.{name}"] if squares else unpacked(tensors[f"{tower}.{name}"], name) for name in "AB")
+        return KroneckerFactors(A, B, pairs).check()
     except BayesVLMError as error:
         raise BayesVLMError(f"{folder / TENSORS}, {tower} tower: {error}") from None
 
@@ -235,9 +241,9 @@ def _read_config(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise BayesVLMError(f"{path} is not readable json ({error}); copy or make the posterior again.") from None
     schema = raw.get("bayesvlm_schema") if isinstance(raw, dict) else None
-    if schema != SCHEMA:
+    if schema not in (SQUARES, SCHEMA):
         raise BayesVLMError(
-            f"{path} has schema {schema!r}, this version reads {SCHEMA}; "
+            f"{path} has schema {schema!r}, this version reads {SQUARES} and {SCHEMA}; "
             + ("upgrade bayesvlm." if isinstance(schema, int) and schema > SCHEMA else "it is not a saved posterior.")
         )
     return dict(raw)

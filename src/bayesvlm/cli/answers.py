@@ -8,13 +8,13 @@ import io
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
 from bayesvlm.artifacts.files import check_new_file
-from bayesvlm.artifacts.locks import lock_file
 from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.locks import locked
 
 
 class AnswerFile:
@@ -36,31 +36,33 @@ class AnswerFile:
         digest = hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()
         self.overwrite = overwrite
         self.out, self.partial = out, out.with_name(f"{out.stem}.partial-{digest[:8]}{out.suffix}")
+        self.lock = self.partial.with_name(f".{self.partial.name}.lock")
         self._rows = 0
         self._file: TextIO | None = None
 
     @contextmanager
     def open(self) -> Iterator[None]:
         """Take rows in this block; at its end the file is whole and has its name, unless it ends in an error."""
-        with self._writing():
-            self.out.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = lock_file(self.partial)
-        if descriptor is None:
-            raise BayesVLMError(
-                f"Another command is writing to {self.partial} at this moment; wait until it is done, or name another "
-                "file with --out."
-            )
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as self._file:
-            self._file.truncate(0)  # what an interrupted run had written comes again, from the kept features
+        with ExitStack() as held:
+            with self._writing():
+                held.enter_context(locked(self.lock, busy=self._refuse))
+                # What an interrupted run had written comes again, from the kept features.
+                self._file = held.enter_context(self.partial.open("w", encoding="utf-8", newline=""))
             try:
                 yield
                 check_new_file(self.out, self.overwrite)  # another command may have been here meanwhile
                 with self._writing():
-                    os.fsync(descriptor)
+                    os.fsync(self._file.fileno())
                     os.replace(self.partial, self.out)
             finally:
                 if self._rows == 0:
                     self.partial.unlink(missing_ok=True)
+
+    def _refuse(self) -> None:
+        raise BayesVLMError(
+            f"Another command is writing to {self.partial} at this moment; wait until it is done, or name another "
+            "file with --out."
+        )
 
     def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write rows to the disk."""

@@ -19,7 +19,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,11 +30,7 @@ from torch import Tensor
 
 from bayesvlm.core.errors import BayesVLMError, check_count
 from bayesvlm.core.printing import described
-
-try:
-    import fcntl
-except ImportError:  # not a Unix: no locks, so two processes may both do the work
-    fcntl = None  # type: ignore[assignment]
+from bayesvlm.locks import locked
 
 SCHEMA = 1
 _ROWS, _NOTES = "rows.", "notes"  # tensors' names in a file: a prefix for the entry's own, one more for its notes
@@ -206,15 +202,14 @@ class FeatureCache:
     @contextmanager
     def _locked(self, path: Path) -> Iterator[None]:
         """One process at a time; where files cannot be locked all work at once, and the last to finish stays."""
-        with self._writing():
-            self.folder.mkdir(parents=True, exist_ok=True)
-            descriptor = _lock(path)
-        try:
+
+        def say_so() -> None:
+            logger.warning("%s: another process is making this entry; waiting for it", path)
+
+        with ExitStack() as held:
+            with self._writing():
+                held.enter_context(locked(path, busy=say_so))
             yield
-        finally:
-            with suppress(OSError):
-                path.unlink()
-            _unlock(descriptor)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -410,30 +405,3 @@ def _chunks(tensor: Tensor) -> Iterator[memoryview]:
         return
     for piece in torch.split(tensor.view(-1), _CHUNK // tensor.itemsize):
         yield piece.cpu().view(torch.uint8).numpy().data
-
-
-def _lock(path: Path) -> int:
-    """An open file that no other process has locked, waiting for one that has."""
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        if fcntl is None:
-            return descriptor
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            logger.warning("%s: another process is making this entry; waiting for it", path)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        except OSError as error:  # some network file systems have no locks
-            logger.info("%s cannot be locked (%s); going on without", path, error)
-            return descriptor
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(descriptor), os.stat(path)):
-                return descriptor
-        _unlock(descriptor)  # the process before removed this file: lock the one that took its place
-
-
-def _unlock(descriptor: int) -> None:
-    if fcntl is not None:
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # also where a worker that was forked meanwhile still has it open
-    os.close(descriptor)

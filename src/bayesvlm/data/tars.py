@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import re
 import tarfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from io import BufferedIOBase
 from pathlib import Path
 from typing import Any, cast
@@ -13,6 +14,7 @@ from typing import Any, cast
 from bayesvlm.core.errors import BayesVLMError
 
 _BROKEN = (tarfile.TarError, EOFError, OSError, zlib.error)
+_SAMPLE_AND_SUFFIX = re.compile(r"^((?:.*/|)[^.]+)[.]([^/]*)$")  # the suffix begins at the first dot after the folders
 _RECORD = 20 * tarfile.BLOCKSIZE  # what archives are filled up to, by custom
 
 
@@ -30,22 +32,38 @@ def read_samples(shard: Path) -> Iterator[Mapping[str, Any]]:
         BrokenShardError: after the last sample that is surely whole, where the shard cannot be read to its end.
         BayesVLMError: where two files of a sample have the same name.
     """
-    from webdataset.tariterators import group_by_keys  # takes a second: only where shards are
-
     try:
-        yield from group_by_keys(_files(shard))
+        yield from _grouped(_files(shard), shard)
     except _BROKEN as error:
         reason = str(error).partition(" @ ")[0] or type(error).__name__
         raise BrokenShardError(
             f"The shard {shard} cannot be read to its end ({reason}); copy or download it again."
         ) from error
-    except ValueError as error:  # webdataset's word for two members of one name
-        reason = str(error).partition(" dict_keys")[0]
-        raise BayesVLMError(f"The shard {shard} is not made of samples: {reason}; make it again.") from error
 
 
-def _files(shard: Path) -> Iterator[dict[str, Any]]:
-    """The files of a shard; raises where they stop before the archive does, or the archive before its end.
+def _grouped(files: Iterable[tuple[str, bytes]], shard: Path) -> Iterator[dict[str, Any]]:
+    """Consecutive files of one name as a sample; a file without a suffix belongs to none."""
+    sample: dict[str, Any] = {}
+    for name, content in files:
+        found = _SAMPLE_AND_SUFFIX.match(name)
+        if found is None:
+            continue
+        key, suffix = found[1], found[2].lower()
+        if sample and key != sample["__key__"]:
+            yield sample
+            sample = {}
+        sample["__key__"] = key
+        if suffix in sample:
+            raise BayesVLMError(
+                f"The shard {shard} is not made of samples: two files of {key} end in .{suffix}; make it again."
+            )
+        sample[suffix] = content
+    if sample:
+        yield sample
+
+
+def _files(shard: Path) -> Iterator[tuple[str, bytes]]:
+    """Names and contents of a shard; raises where they stop before the archive does, or the archive before its end.
 
     tarfile itself takes a damaged header, or a file that is cut between two members, for the end. Raising here, and not
     after the last sample, keeps the sample that the damage went through from being taken for a whole one.
@@ -57,7 +75,7 @@ def _files(shard: Path) -> Iterator[dict[str, Any]]:
                 if member.isreg():
                     content = archive.extractfile(member)
                     assert content is not None, "a regular file has content"
-                    yield {"fname": member.name, "data": _whole(content.read(), member), "__url__": str(shard)}
+                    yield member.name, _whole(content.read(), member)
                 archive.members = []  # type: ignore[attr-defined]  # it would keep every header it has seen
         _check_end(stream)
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-from markupsafe import Markup, escape
+from markdown_it import MarkdownIt
+from markupsafe import Markup
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -23,7 +24,7 @@ from bayesvlm.report.svg import inline_svg
 from bayesvlm.report.theme import css_variables
 from bayesvlm.report.writing import write_whole
 
-_INLINE = re.compile(r"`(?P<code>[^`]+)`|\*\*(?P<strong>[^*]+)\*\*|\*(?P<em>[^*\s](?:[^*]*[^*\s])?)\*")
+_MARKDOWN = MarkdownIt("zero").enable(["backticks", "emphasis"])  # no links, no HTML
 _MADE_FROM = re.compile(r'<meta name="bayesvlm" content="([^"]*)">')
 _LETTER = re.compile(r"[^\W\d_]")
 _LARGEST_PICTURE = 256  # pixels a side; cards show pictures at half of that or less
@@ -94,12 +95,7 @@ def inline_markup(text: str) -> Markup:
     >>> print(inline_markup("`a < b` is *very* **clear**, 2 * 3 * 4 <b>"))
     <code>a &lt; b</code> is <em>very</em> <strong>clear</strong>, 2 * 3 * 4 &lt;b&gt;
     """
-    pieces, end = [], 0
-    for match in _INLINE.finditer(text):
-        tag = match.lastgroup or ""
-        pieces += [escape(text[end : match.start()]), Markup("<{0}>{1}</{0}>").format(Markup(tag), match[tag])]
-        end = match.end()
-    return Markup("").join([*pieces, escape(text[end:])])
+    return Markup(_MARKDOWN.renderInline(text))
 
 
 def paragraphs(text: str) -> Markup:

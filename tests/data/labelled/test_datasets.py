@@ -1,15 +1,13 @@
-"""Labelled rows of the `datasets` library, with a stand-in for it: the library itself is an optional extra."""
+"""Labelled rows of the package `datasets`, as it makes, saves and loads them; only the Hub is a stand-in."""
 
 from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
+import datasets
 import pytest
 from PIL import Image
 
@@ -17,6 +15,10 @@ from bayesvlm import BayesVLMError
 from bayesvlm.data.labelled.datasets import HubImages
 from bayesvlm.data.labelled.registry import open_labelled
 from bayesvlm.data.labelled.samples import Sample, decoded
+
+NAMES = ["Alarm_Clock", "Mop"]
+Row = tuple[Any, int | None]
+Hub = dict[str, dict[str, datasets.Dataset]]
 
 
 def picture(shade: int) -> bytes:
@@ -29,62 +31,33 @@ def stored(shade: int) -> dict[str, Any]:
     return {"bytes": picture(shade), "path": f"{shade}.png"}
 
 
-@dataclass
-class Table:
-    """What is used of a datasets.Dataset."""
-
-    rows: list[tuple[Any, Any]]
-    features: dict[str, Any] = field(
-        default_factory=lambda: {
-            "image": SimpleNamespace(decode=True),
-            "label": SimpleNamespace(names=["Alarm_Clock", "Mop"]),
-            "text": SimpleNamespace(),
-        }
-    )
-    split: str | None = None
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def select_columns(self, names: list[str]) -> Table:
-        return replace(self, features={name: self.features[name] for name in names})
-
-    def cast_column(self, name: str, feature: Any) -> Table:
-        return replace(self, features={**self.features, name: feature})
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        image, label = self.features
-        assert not self.features[image].decode, "decoding is ours: the library stops at the first broken image"
-        return ({image: picture, label: number} for picture, number in self.rows)
-
-
-class Library(SimpleNamespace):
-    """The module: data sets by name and split, or by folder."""
-
-    def load_dataset(self, name: str, split: str) -> Table:
-        if name not in self.hub:
-            raise FileNotFoundError(f"Dataset '{name}' doesn't exist on the Hub.\nA second line.")
-        if split not in self.hub[name]:
-            raise ValueError(f'Unknown split "{split}". Should be one of {list(self.hub[name])}.')
-        return self.hub[name][split]
-
-    def load_from_disk(self, folder: str) -> Any:
-        return self.disk[folder]
-
-    @staticmethod
-    def Image(decode: bool) -> Any:
-        return SimpleNamespace(decode=decode)
+def table(rows: list[Row], names: list[str] = NAMES, split: str | None = None) -> datasets.Dataset:
+    """Images with their labels, and a column that is neither."""
+    file = {"bytes": datasets.Value("binary"), "path": datasets.Value("string")}
+    kinds = {"image": file, "label": datasets.ClassLabel(names=names), "text": datasets.Value("string")}
+    images, labels = [image for image, _ in rows], [label for _, label in rows]
+    columns = {"image": images, "label": labels, "text": ["words"] * len(rows)}
+    made = datasets.Dataset.from_dict(columns, features=datasets.Features(kinds), split=split)
+    return made.cast_column("image", datasets.Image())
 
 
 @pytest.fixture
-def library(monkeypatch: pytest.MonkeyPatch) -> Library:
-    table = Table([(stored(0), 1), (stored(1), 0)])
-    module = Library(hub={"someone/things": {"test": table, "train": Table([])}}, disk={})
-    monkeypatch.setitem(sys.modules, "datasets", module)  # type: ignore[arg-type]
-    return module
+def hub(monkeypatch: pytest.MonkeyPatch) -> Hub:
+    """Data sets by name and split, where the package would ask the Hub."""
+    there: Hub = {"someone/things": {"test": table([(stored(0), 1), (stored(1), 0)]), "train": table([])}}
+
+    def load_dataset(name: str, split: str) -> datasets.Dataset:
+        if name not in there:
+            raise FileNotFoundError(f"Dataset '{name}' doesn't exist on the Hub.\nA second line.")
+        if split not in there[name]:
+            raise ValueError(f'Unknown split "{split}". Should be one of {list(there[name])}.')
+        return there[name][split]
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    return there
 
 
-def test_rows_are_samples(library: Library) -> None:
+def test_rows_are_samples(hub: Hub) -> None:
     opened = HubImages.open("someone/things", "test")
     assert (opened.name, opened.size, opened.classes) == ("things", 2, ("Alarm Clock", "Mop"))
     assert list(opened) == [Sample("0000000", picture(0), 1), Sample("0000001", picture(1), 0)]
@@ -92,9 +65,9 @@ def test_rows_are_samples(library: Library) -> None:
     assert [image.getpixel((0, 0)) for image in batch.images] == [(0, 0, 0), (1, 0, 0)]
 
 
-def test_columns_names_and_prompts_are_the_caller_s(library: Library) -> None:
-    table = library.hub["someone/things"]["test"]
-    table.features = {"img": table.features["image"], "fine_label": table.features["label"]}
+def test_columns_names_and_prompts_are_the_caller_s(hub: Hub) -> None:
+    renamed = {"image": "img", "label": "fine_label"}
+    hub["someone/things"]["test"] = hub["someone/things"]["test"].rename_columns(renamed)
     opened = HubImages.open(
         "someone/things", "test", "img", "fine_label", name="mine", named=str.lower, templates=("{c}",), strict=True
     )
@@ -103,36 +76,39 @@ def test_columns_names_and_prompts_are_the_caller_s(library: Library) -> None:
     assert [sample.label for sample in opened] == [1, 0]
 
 
-@pytest.mark.parametrize("kind", ["dataset_dict.json", "state.json"])
-def test_a_saved_folder(library: Library, tmp_path: Path, kind: str) -> None:
-    for name in (kind, "dataset_info.json"):
-        (tmp_path / name).touch()
-    table = replace(library.hub["someone/things"]["test"], split="test")
-    library.disk = {str(tmp_path): {"test": table, "train": table} if kind == "dataset_dict.json" else table}
-    assert HubImages.open(tmp_path, "test").size == 2
-    several = kind == "dataset_dict.json"
-    sentence = "has no split 'val'; choose the split from test, train" if several else "split='val' chooses nothing"
-    with pytest.raises(BayesVLMError, match=sentence):
-        HubImages.open(tmp_path, "val")
+def test_a_saved_folder_with_splits(tmp_path: Path) -> None:
+    rows = table([(stored(0), 1), (stored(1), 0)])
+    datasets.DatasetDict({"test": rows, "train": rows}).save_to_disk(tmp_path / "things")
+    opened = HubImages.open(tmp_path / "things", "test")
+    assert [sample.label for sample in opened] == [1, 0]
+    with pytest.raises(BayesVLMError, match="has no split 'val'; choose the split from test, train"):
+        HubImages.open(tmp_path / "things", "val")
+
+
+def test_a_saved_folder_that_is_one_split(tmp_path: Path) -> None:
+    table([(stored(0), 1), (stored(1), 0)], split="test").save_to_disk(tmp_path / "things")
+    assert HubImages.open(tmp_path / "things", "test").size == 2
+    with pytest.raises(BayesVLMError, match="split='val' chooses nothing"):
+        HubImages.open(tmp_path / "things", "val")
 
 
 @pytest.mark.parametrize("name", ["datasets:someone/things:test", "datasets:someone/things"])
-def test_by_name(library: Library, name: str) -> None:
+def test_by_name(hub: Hub, name: str) -> None:
     opened = open_labelled(name, template="a drawing of {c}")
     assert isinstance(opened, HubImages)
     assert (opened.name, opened.size, opened.templates) == ("things", 2, ("a drawing of {c}",))
 
 
-def test_a_saved_folder_by_its_path(library: Library, tmp_path: Path) -> None:
-    (tmp_path / "dataset_dict.json").touch()
-    library.disk = {str(tmp_path): library.hub["someone/things"]}
-    assert open_labelled(tmp_path).size == 2
+def test_a_saved_folder_by_its_path(tmp_path: Path) -> None:
+    rows = table([(stored(0), 1), (stored(1), 0)])
+    datasets.DatasetDict({"test": rows, "train": rows}).save_to_disk(tmp_path / "things")
+    assert open_labelled(tmp_path / "things").size == 2
 
 
-def test_images_that_are_files(library: Library, tmp_path: Path) -> None:
+def test_images_that_are_files(hub: Hub, tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(picture(7))
-    table = library.hub["someone/things"]["test"]
-    table.rows = [({"bytes": None, "path": str(tmp_path / "a.png")}, 0), ({"bytes": None, "path": "gone.png"}, 1)]
+    rows: list[Row] = [({"bytes": None, "path": str(tmp_path / "a.png")}, 0), ({"bytes": None, "path": "gone.png"}, 1)]
+    hub["someone/things"]["test"] = table(rows)
     opened = HubImages.open("someone/things", "test")
     assert next(iter(opened)).image == tmp_path / "a.png"
     before = opened.fingerprint()
@@ -140,14 +116,12 @@ def test_images_that_are_files(library: Library, tmp_path: Path) -> None:
     assert opened.fingerprint() != before
 
 
-def test_what_decides_the_fingerprint(library: Library) -> None:
-    def fingerprint(rows: list[tuple[Any, int]], names: list[str]) -> str:
-        table = Table(rows)
-        table.features["label"] = SimpleNamespace(names=names)
-        library.hub["someone/things"]["test"] = table
+def test_what_decides_the_fingerprint(hub: Hub) -> None:
+    def fingerprint(rows: list[Row], names: list[str]) -> str:
+        hub["someone/things"]["test"] = table(rows, names)
         return HubImages.open("someone/things", "test").fingerprint()
 
-    rows = [(stored(0), 1), (stored(1), 0)]
+    rows: list[Row] = [(stored(0), 1), (stored(1), 0)]
     assert fingerprint(rows, ["a", "b"]) == fingerprint(rows, ["a", "b"])
     others = [
         fingerprint(rows, ["a", "c"]),
@@ -158,8 +132,8 @@ def test_what_decides_the_fingerprint(library: Library) -> None:
     assert len({*others, fingerprint(rows, ["a", "b"])}) == 5
 
 
-def test_a_row_without_an_image_is_skipped_and_noted(library: Library) -> None:
-    library.hub["someone/things"]["test"].rows = [(None, 1), ({"bytes": None, "path": None}, 1), (stored(1), 0)]
+def test_a_row_without_an_image_is_skipped_and_noted(hub: Hub) -> None:
+    hub["someone/things"]["test"] = table([(None, 1), ({"bytes": None, "path": None}, 1), (stored(1), 0)])
     opened = HubImages.open("someone/things", "test")
     assert [sample.key for sample in opened] == ["0000002"]
     assert list(opened.skipped.reasons) == ["row 0", "row 1"]
@@ -167,9 +141,9 @@ def test_a_row_without_an_image_is_skipped_and_noted(library: Library) -> None:
         list(HubImages.open("someone/things", "test", strict=True))
 
 
-@pytest.mark.parametrize("label", [-1, 2, None])
-def test_a_label_outside_the_class_list(library: Library, label: int | None) -> None:
-    library.hub["someone/things"]["test"].rows[1] = (stored(1), label)
+@pytest.mark.parametrize("label", [-1, None])
+def test_a_label_outside_the_class_list(hub: Hub, label: int | None) -> None:
+    hub["someone/things"]["test"] = table([(stored(0), 1), (stored(1), label)])
     with pytest.raises(BayesVLMError, match=f"Row 1 of things has the label {label}; expected 0 to 1"):
         list(HubImages.open("someone/things", "test"))
 
@@ -189,7 +163,7 @@ def test_a_label_outside_the_class_list(library: Library, label: int | None) -> 
         ),
     ],
 )
-def test_what_is_refused(library: Library, source: str, options: dict[str, str], sentence: str) -> None:
+def test_what_is_refused(hub: Hub, source: str, options: dict[str, str], sentence: str) -> None:
     with pytest.raises(BayesVLMError, match=sentence):
         HubImages.open(source, options.pop("split", "test"), **options)
 

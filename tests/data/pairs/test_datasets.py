@@ -1,15 +1,14 @@
-"""Pairs from the package `datasets`, which these tests do without: a stand-in takes its place."""
+"""Pairs from the package `datasets`, as it makes, saves and loads them; only the Hub is a stand-in."""
 
 from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import datasets
 import pytest
 from PIL import Image
 
@@ -23,49 +22,17 @@ def picture(height: int) -> bytes:
     return buffer.getvalue()
 
 
-@dataclass
-class ImageFeature:
-    """Like `datasets.Image`: decodes unless told otherwise."""
-
-    decode: bool = True
-
-
-class StandIn:
-    """The part of `datasets.Dataset` that is used: columns, rows, and images that are decoded as they are read."""
-
-    def __init__(self, columns: dict[str, list[Any]], features: dict[str, Any] | None = None) -> None:
-        self.columns = columns
-        self.features = dict.fromkeys(columns) | (features or {})
-        self.split = None
-
-    @property
-    def column_names(self) -> list[str]:
-        return list(self.columns)
-
-    def __len__(self) -> int:
-        return len(next(iter(self.columns.values())))
-
-    def __getitem__(self, row: int) -> dict[str, Any]:
-        return {name: self._value(name, values[row]) for name, values in self.columns.items()}
-
-    def _value(self, name: str, value: Any) -> Any:
-        feature = self.features[name]
-        return Image.open(io.BytesIO(value["bytes"])) if feature is not None and feature.decode else value
-
-    def select_columns(self, names: list[str]) -> StandIn:
-        return StandIn({name: self.columns[name] for name in names}, {name: self.features[name] for name in names})
-
-    def cast_column(self, name: str, feature: Any) -> StandIn:
-        return StandIn(self.columns, {**self.features, name: feature})
-
-    def iter(self, batch_size: int) -> Iterator[dict[str, list[Any]]]:
-        for start in range(0, len(self), batch_size):
-            yield {name: values[start : start + batch_size] for name, values in self.columns.items()}
+def table(images: list[Any], captions: list[Any], image: str = "image", text: str = "caption") -> datasets.Dataset:
+    """Rows with an id, an image (its bytes, a path, or both in a dict) and captions of any one kind."""
+    ids = list(range(len(captions)))
+    made = datasets.Dataset.from_dict({"id": ids, image: images, text: captions})
+    return made.cast_column(image, datasets.Image())
 
 
-def captioned(captions: list[Any], image: str = "image", text: str = "caption") -> StandIn:
+def captioned(captions: list[Any], image: str = "image", text: str = "caption") -> datasets.Dataset:
+    """An image per row, eight pixels high in the first one and one pixel higher in each after it."""
     images = [{"bytes": picture(8 + row), "path": None} for row in range(len(captions))]
-    return StandIn({"id": list(range(len(captions))), image: images, text: captions}, {image: ImageFeature()})
+    return table(images, captions, image, text)
 
 
 def read(pairs: PairDataset) -> list[tuple[int, str]]:
@@ -94,20 +61,27 @@ def test_several_captions_a_row() -> None:
     assert read(PairDataset.of(dataset, captions_per_image=1)) == [(0, "0a"), (1, "1a"), (2, "2a")]
 
 
-def test_images_as_paths_bytes_or_decoded(tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_bytes(picture(9))
-    images = [
-        str(tmp_path / "a.png"),
-        picture(10),
-        Image.new("RGB", (8, 11)),
-        {"bytes": None, "path": tmp_path / "a.png"},
-    ]
-    dataset = StandIn({"image": images, "text": ["1", "2", "3", "4"]})
-    assert read(PairDataset.of(dataset, strict=True)) == [(1, "1"), (2, "2"), (3, "3"), (1, "4")]
+@pytest.mark.parametrize("feature", [True, False], ids=["an image column", "a plain column"])
+def test_images_as_paths_or_bytes(tmp_path: Path, feature: bool) -> None:
+    paths = [tmp_path / "a.png", tmp_path / "b.png"]
+    for height, path in enumerate(paths, start=9):
+        path.write_bytes(picture(height))
+    for column in (list(map(str, paths)), [path.read_bytes() for path in paths]):
+        dataset = datasets.Dataset.from_dict({"image": column, "text": ["1", "2"]})
+        if feature:
+            dataset = dataset.cast_column("image", datasets.Image())
+        assert read(PairDataset.of(dataset, strict=True)) == [(1, "1"), (2, "2")]
+
+
+def test_images_that_were_given_decoded() -> None:
+    rows = {"image": [Image.new("RGB", (8, 11)), Image.new("L", (8, 12))], "text": ["3", "4"]}
+    features = datasets.Features({"image": datasets.Image(), "text": datasets.Value("string")})
+    dataset = datasets.Dataset.from_dict(rows, features=features)
+    assert read(PairDataset.of(dataset, strict=True)) == [(3, "3"), (4, "4")]
 
 
 def test_more_rows_than_are_read_at_once() -> None:
-    dataset = StandIn({"image": [picture(8)] * 2500, "text": [str(row) for row in range(2500)]})
+    dataset = table([{"bytes": picture(8), "path": None}] * 2500, [str(row) for row in range(2500)])
     assert PairDataset.of(dataset).pairs == tuple((row, str(row)) for row in range(2500))
 
 
@@ -121,14 +95,20 @@ def test_the_fingerprint_knows_the_captions_and_not_the_batches() -> None:
 
 
 def test_rows_that_are_no_pair_are_skipped_and_named() -> None:
-    dataset = captioned(["zero", None, " ", [], "four", "five", "six"])
-    dataset.columns["image"][4] = {"bytes": b"no image", "path": "four.png"}
-    dataset.columns["image"][5] = None
+    images: list[Any] = [{"bytes": picture(8 + row), "path": None} for row in range(7)]
+    images[4:6] = {"bytes": b"no image", "path": "four.png"}, None
+    dataset = table(images, [["zero"], [None], [" "], [], ["four"], ["five"], ["six"]])
     pairs = PairDataset.of(dataset, "owner/name")
     assert read(pairs) == [(0, "zero"), (6, "six")]
     assert sorted(pairs.skipped.reasons) == [f"owner/name, row {row}" for row in range(1, 6)]
     with pytest.raises(BayesVLMError, match="owner/name, row 1 has no caption"):
         PairDataset.of(dataset, "owner/name", strict=True)
+
+
+def test_a_row_without_a_caption_among_single_ones() -> None:
+    pairs = PairDataset.of(captioned(["zero", None, " ", "three"]), "owner/name")
+    assert read(pairs) == [(0, "zero"), (3, "three")]
+    assert sorted(pairs.skipped.reasons) == ["owner/name, row 1", "owner/name, row 2"]
 
 
 def test_a_blank_caption_among_others_is_counted_too() -> None:
@@ -144,14 +124,14 @@ def test_data_sets_that_cannot_be_fitted_on() -> None:
     with pytest.raises(BayesVLMError, match="row 0: the column 'caption' holds int, not text; name the column"):
         PairDataset.of(captioned([3, 4]))
     with pytest.raises(BayesVLMError, match="the column 'caption' holds dict, not text"):
-        PairDataset.of(captioned([["words", {"raw": "words"}]]))
+        PairDataset.of(captioned([[{"raw": "words"}]]))
     with pytest.raises(BayesVLMError, match="columns 'id', 'image', 'label'; one of them must be called caption"):
         PairDataset.of(captioned(["words"], text="label"))
     with pytest.raises(BayesVLMError, match="no column 'words'; it has 'id', 'image', 'caption'"):
         PairDataset.of(captioned(["words"]), text_column="words")
     with pytest.raises(BayesVLMError, match="holds no captions in its column 'caption'"):
         PairDataset.of(captioned([]))
-    addresses = StandIn({"image_url": ["https://example.org/a.jpg"], "caption": ["words"]})
+    addresses = datasets.Dataset.from_dict({"image_url": ["https://example.org/a.jpg"], "caption": ["words"]})
     with pytest.raises(BayesVLMError, match="the column 'image_url' holds web addresses; download the images"):
         PairDataset.of(addresses, image_column="image_url")
 
@@ -159,65 +139,78 @@ def test_data_sets_that_cannot_be_fitted_on() -> None:
 # Loading -------------------------------------------------------------------------------------------------------------
 
 
+Hub = Callable[[Callable[..., Any]], None]
+
+
 @pytest.fixture
-def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., Any]], None]:
-    """Put a `datasets` with these loaders where the package would be."""
-
-    def install(load: Callable[..., Any]) -> None:
-        module = ModuleType("datasets")
-        module.load_dataset = module.load_from_disk = load  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, "datasets", module)
-
-    return install
+def hub(monkeypatch: pytest.MonkeyPatch) -> Hub:
+    """Put a loader where the package would ask the Hub."""
+    return lambda load: monkeypatch.setattr(datasets, "load_dataset", load)
 
 
-Installed = Callable[[Callable[..., Any]], None]
-
-
-def test_a_data_set_of_the_hub(installed: Installed) -> None:
+def test_a_data_set_of_the_hub(hub: Hub) -> None:
     asked = []
 
-    def load(source: str, split: str | None = None) -> StandIn:
+    def load(source: str, split: str | None = None) -> datasets.Dataset:
         asked.append((source, split))
         return captioned(["zero", "one"])
 
-    installed(load)
+    hub(load)
     assert PairDataset.open("owner/name", "train").size == 2
     assert asked == [("owner/name", "train")]
     with pytest.raises(BayesVLMError, match="'owner/name' needs a split"):
         PairDataset.open("owner/name")
 
 
-@pytest.mark.parametrize("marker", ["dataset_dict.json", "train.parquet"])
-def test_a_folder_with_splits(installed: Installed, tmp_path: Path, marker: str) -> None:
-    (tmp_path / marker).touch()
+def saved_to_disk(splits: dict[str, datasets.Dataset], folder: Path) -> None:
+    datasets.DatasetDict(splits).save_to_disk(folder)
+
+
+def as_parquet(splits: dict[str, datasets.Dataset], folder: Path) -> None:
+    folder.mkdir()
+    for name, rows in splits.items():
+        rows.to_parquet(folder / f"{name}.parquet")
+
+
+@pytest.mark.parametrize("write", [saved_to_disk, as_parquet])
+def test_a_folder_with_splits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[dict[str, datasets.Dataset], Path], None]
+) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     splits = {"train": captioned(["zero", "one"]), "test": captioned(["two"])}
-    installed(lambda source: splits)
-    assert PairDataset.open(tmp_path, "train").size == 2
+    write(splits, tmp_path / "several")
+    assert read(PairDataset.open(tmp_path / "several", "train")) == [(0, "zero"), (1, "one")]
     with pytest.raises(BayesVLMError, match="has several splits; choose the split from train, test"):
-        PairDataset.open(tmp_path)
+        PairDataset.open(tmp_path / "several")
     with pytest.raises(BayesVLMError, match="has no split 'val'; choose the split from train, test"):
-        PairDataset.open(tmp_path, "val")
-    del splits["train"]
-    assert PairDataset.open(tmp_path).size == 1
+        PairDataset.open(tmp_path / "several", "val")
+    write({"test": splits["test"]}, tmp_path / "single")
+    assert read(PairDataset.open(tmp_path / "single")) == [(0, "two")]
 
 
-def test_a_folder_without_splits(installed: Installed, tmp_path: Path) -> None:
-    installed(lambda source: captioned(["zero"]))
-    assert PairDataset.open(tmp_path).size == 1
+def test_a_folder_without_splits(tmp_path: Path) -> None:
+    captioned(["zero"]).save_to_disk(tmp_path / "rows")
+    assert PairDataset.open(tmp_path / "rows").size == 1
     with pytest.raises(BayesVLMError, match="has no splits, so split='train' chooses nothing"):
-        PairDataset.open(tmp_path, "train")
+        PairDataset.open(tmp_path / "rows", "train")
 
 
-def test_a_data_set_that_cannot_be_loaded(installed: Installed) -> None:
-    def load(source: str, split: str | None = None) -> StandIn:
+def test_a_data_set_that_cannot_be_loaded(hub: Hub) -> None:
+    def load(source: str, split: str | None = None) -> datasets.Dataset:
         raise ValueError('Unknown split "train". Should be one of ["test"].\nAnd more.')
 
-    installed(load)
+    hub(load)
     with pytest.raises(
         BayesVLMError, match=r'^The data set \'o/n\' cannot be loaded \(Unknown split "train". Should be'
     ):
         PairDataset.open("o/n", "train")
+
+
+def test_a_saved_folder_that_is_damaged(tmp_path: Path) -> None:
+    captioned(["zero"]).save_to_disk(tmp_path / "rows")
+    next((tmp_path / "rows").glob("*.arrow")).write_bytes(b"cut")
+    with pytest.raises(BayesVLMError, match="rows' cannot be loaded"):
+        PairDataset.open(tmp_path / "rows")
 
 
 def test_the_package_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:

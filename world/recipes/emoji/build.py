@@ -31,7 +31,7 @@ from styles import STYLES, Style
 
 HERE = Path(__file__).resolve().parent
 PACKAGES = HERE / "node_modules"
-DATA = HERE.parents[1] / "world/src/bayesvlm_world/data"
+DATA = HERE.parents[1] / "src/bayesvlm_world/data"
 FLAG_STYLES = ("twemoji", "fluent-flat")  # styles the models know: what is new about a flag is its content
 TONES = (0, 4)  # light and dark; the three between them are close to these
 

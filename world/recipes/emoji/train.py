@@ -43,7 +43,7 @@ from bayesvlm.models.probabilistic.prolip import read_prolip
 from captions import CONTEXT, captions, clip_merges, gemma_merges, read_classes, vocabulary_texts
 from card import card
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 DATA, MODELS = ROOT / "world/src/bayesvlm_world/data", ROOT / "world/src/bayesvlm_world/models"
 SIZE, PATCH = 64, 8
 VARIANTS = 32  # captions of a class to draw from

@@ -1,20 +1,25 @@
-"""Images as both families saw them: CLIP's preprocessing, with Pillow alone.
+"""Images as both families saw them: the preprocessing of CLIP.
 
 Their authors use the image processor of `openai/clip-vit-base-patch16`; its size is 224 whatever the model, so here
-the size comes from config.json.
+the size comes from config.json. Always the processor that works with Pillow: the one for torchvision resizes slightly
+differently, and machines with and without torchvision would have different pixels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
+from typing import Any
 
-import numpy as np
-import torch
 from PIL import Image
 from torch import Tensor
 
-from bayesvlm.images.resizing import shortest_edge
 from bayesvlm.models.layout import CLIP_MEAN, CLIP_STD
+
+try:
+    from transformers import CLIPImageProcessorPil as ClipProcessor
+except ImportError:  # transformers 4, whose CLIPImageProcessor is that one
+    from transformers import CLIPImageProcessor as ClipProcessor  # type: ignore[assignment]
 
 RESAMPLE = Image.Resampling.BICUBIC
 
@@ -26,13 +31,17 @@ def to_pixels(images: Sequence[Image.Image], size: int) -> Tensor:  # [N, 3, siz
         images: RGB, as `bayesvlm.images.decoding.to_rgb` makes them.
         size: `config.image_size` of the model.
     """
-    squares = np.stack([np.asarray(_square(image, size)) for image in images])  # [N, size, size, 3]
-    pixels = torch.from_numpy(squares).permute(0, 3, 1, 2).float() / 255
-    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (CLIP_MEAN, CLIP_STD))
-    return ((pixels - mean) / std).contiguous()
+    pixels: Tensor = _processor(size)(list(images), return_tensors="pt")["pixel_values"]
+    return pixels
 
 
-def _square(image: Image.Image, size: int) -> Image.Image:
-    width, height = shortest_edge(size)(*image.size)
-    left, top = (width - size) // 2, (height - size) // 2
-    return image.resize((width, height), RESAMPLE).crop((left, top, left + size, top + size))
+@cache
+def _processor(size: int) -> Any:
+    return ClipProcessor(
+        size={"shortest_edge": size},
+        crop_size={"height": size, "width": size},
+        resample=RESAMPLE,
+        image_mean=list(CLIP_MEAN),
+        image_std=list(CLIP_STD),
+        do_convert_rgb=False,
+    )
