@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bayesvlm.data import LabelledShards
-from bayesvlm.data.labelled.registry import open_labelled
+from bayesvlm.data import LabelledShards, open_labelled
 
 RECIPE = Path(__file__).parents[2] / "world/recipes/cifar10/build.py"
 

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from bayesvlm.core.errors import BayesVLMError, check_choice
+from bayesvlm.data import resolve
+from bayesvlm.data.labelled import prompts
 from bayesvlm.experiments.adaptation import BUDGETS, Labelled, Task
 from bayesvlm.experiments.encoding import EncodedSet, Encoder
-from bayesvlm.experiments.sets import open_set, prompts
 
 PARTS = {"target": (0,), "validation": (1,), "pool": (2, 3, 4)}
 """Fifths of a domain, by a hash of the image's key: these sets come without a split of their own."""
@@ -25,7 +26,7 @@ class Domains:
 
     Args:
         name: what they are together.
-        sets: domain -> what `open_set` opens; the pool has images of all of them.
+        sets: domain -> a name that `resolve` takes; the pool has images of all of them.
         targets: the domains to get better at, where none is named.
         budgets: numbers of labels.
     """
@@ -82,12 +83,12 @@ def domain_task(
 
     Args:
         target: one of the domains.
-        root: the folder of the known data sets; see `open_labelled`.
+        root: the folder of the known data sets; see `resolve`.
         template: a prompt with {c} for the class; None takes the set's own.
         strict: stop at the first image that cannot be read.
     """
     check_choice("target", target, tuple(domains.sets))
-    opened = {name: open_set(of, root=root, template=template, strict=strict) for name, of in domains.sets.items()}
+    opened = {name: resolve(of, root=root).open(template, strict) for name, of in domains.sets.items()}
     encoded = {name: encoder.images(data) for name, data in opened.items()}
     classes = opened[target].classes
     place = {name: index for index, name in enumerate(classes)}

@@ -14,8 +14,8 @@ import pytest
 from PIL import Image
 
 from bayesvlm import BayesVLMError
+from bayesvlm.data import open_labelled
 from bayesvlm.data.labelled.datasets import HubImages
-from bayesvlm.data.labelled.registry import open_labelled
 from bayesvlm.data.labelled.samples import Sample, decoded
 
 

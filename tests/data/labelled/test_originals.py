@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from bayesvlm import BayesVLMError
+from bayesvlm.data import open_labelled
 from bayesvlm.data.labelled.folders import ImageFolder
-from bayesvlm.data.labelled.registry import open_labelled
 
 
 class Archive:

@@ -12,10 +12,11 @@ import pytest
 from PIL import Image
 
 from bayesvlm import BayesVLMError
+from bayesvlm.data import resolve
 from bayesvlm.data.labelled import hub as hub_sets
+from bayesvlm.data.labelled.finding import open_labelled
 from bayesvlm.data.labelled.folders import ImageFolder
 from bayesvlm.data.labelled.known import KNOWN
-from bayesvlm.data.labelled.registry import available, open_labelled
 from bayesvlm.data.labelled.samples import LabelledSet
 from bayesvlm.data.labelled.shards import LabelledShards
 
@@ -427,9 +428,7 @@ def test_what_is_there(root: Path, cache: Path) -> None:
     write_folders(root / "cub", "CUB_200_2011/images/001.A/1.jpg")
     cached = write_cache(cache, "clip-benchmark/wds_imagenet1k", test=[0])
     write_cache(cache, "clip-benchmark/wds_cars", train=[0])
-    found = {entry.name: where for entry, where in available(root)}
-    assert list(found) == list(KNOWN)
-    there = {name: where for name, where in found.items() if where is not None}
-    assert there == {"cifar10": root / "cifar10", "cub": root / "cub/CUB_200_2011", "imagenet": cached}
+    there = {name: source.folder for name in KNOWN if (source := resolve(name, root=root)).here}
+    assert there == {"cifar10": root / "cifar10", "cub": root / "cub/CUB_200_2011", "imagenet": cached / "test"}
     (root / "imagenet-100.txt").write_text("s0")
-    assert {entry.name: where for entry, where in available(root)}["imagenet-100"] == cached
+    assert resolve("imagenet-100", root=root).folder == cached / "test"

@@ -38,6 +38,8 @@ class Known:
         bare: the split that class folders right in the folder are; None: those in a subfolder named as a split only.
         named: makes a class's name from its folder's; WordNet ids are looked up in a file instead.
         subset_of: the known set it is a part of, by a file of image names.
+        counts: how many images its splits have, as far as that is written here.
+        size: about how many bytes have to be there to read those splits.
     """
 
     name: str
@@ -56,12 +58,21 @@ class Known:
     bare: str | None = None
     named: Naming = spaced
     subset_of: str | None = None
+    counts: Mapping[str, int] = field(default_factory=dict)
+    size: int | None = None
+
+    def size_of(self, split: str) -> int | None:
+        """About how many bytes a split has: its images' share of `size`; None where that is not written here."""
+        if self.size is None or split not in self.counts:
+            return None
+        return self.size * self.counts[split] // sum(self.counts.values())
 
     def how_to_get(self, root: str | Path = "data") -> str:
         """How to get it into the folder of the data sets."""
         return self.get.replace("{folder}", str(Path(root) / self.name))
 
 
+_MB = 10**6
 _PHOTO = "a photo of a {c}."
 _RESEARCH = "research, no licence stated"
 _NAMES = "with a classnames.txt beside its class folders (lines such as 'n01440764 tench')"
@@ -76,6 +87,8 @@ _ENTRIES = (
         splits=("train", "test"),
         test="test",
         terms=_RESEARCH,
+        counts={"test": 6_149},
+        size=330 * _MB,
         hub="clip-benchmark/wds_vtab-flowers",
         bare="test",
         get=_FETCH,
@@ -88,6 +101,8 @@ _ENTRIES = (
         splits=("train", "test"),
         test="test",
         terms=_RESEARCH,
+        counts={"test": 25_250},
+        size=1_250 * _MB,
         hub="clip-benchmark/wds_food101",
         archives=("food-101",),
         lists=originals.food101,
@@ -102,6 +117,8 @@ _ENTRIES = (
         splits=("train", "test"),
         test="test",
         terms=_RESEARCH,
+        counts={"test": 10_000},
+        size=30 * _MB,
         hub="clip-benchmark/wds_vtab-cifar10",
         bare="test",
         get=f"make it with world/recipes/cifar10/build.py of the repository, or {_FETCH}",
@@ -114,6 +131,8 @@ _ENTRIES = (
         splits=("train", "test"),
         test="test",
         terms=_RESEARCH,
+        counts={"test": 10_000},
+        size=30 * _MB,
         hub="clip-benchmark/wds_vtab-cifar100",
         bare="test",
         get=_FETCH,
@@ -126,6 +145,8 @@ _ENTRIES = (
         splits=("test",),
         test="test",
         terms="MIT, the images their owners'",
+        counts={"test": 30_000},
+        size=2_200 * _MB,
         hub="clip-benchmark/wds_imagenet-r",
         archives=("imagenet-r",),
         bare="test",
@@ -139,6 +160,8 @@ _ENTRIES = (
         splits=("train", "test"),
         test="test",
         terms=_RESEARCH,
+        counts={"test": 3_783},
+        size=200 * _MB,
         archives=("UCF-101-midframes", "UCF-101"),
         lists=originals.ucf101,
         split_file="ucfTrainTestlist/testlist01.txt",
@@ -156,6 +179,8 @@ _ENTRIES = (
         splits=("train", "test"),
         test="test",
         terms=_RESEARCH,
+        counts={"test": 19_850},
+        size=7_000 * _MB,
         hub="clip-benchmark/wds_sun397",
         archives=("SUN397",),
         lists=originals.sun397,
@@ -171,6 +196,8 @@ _ENTRIES = (
         splits=("train", "val"),
         test="val",
         terms="ImageNet's, non-commercial research",
+        counts={"val": 50_000},
+        size=6_700 * _MB,
         hub="clip-benchmark/wds_imagenet1k",
         hub_splits={"val": "test"},
         get=f"{_FETCH}, or put the validation images in {{folder}}/val/WORDNET_ID, {_NAMES}",
@@ -183,6 +210,8 @@ _ENTRIES = (
         splits=("train", "val"),
         test="val",
         terms="ImageNet's, non-commercial research",
+        counts={"val": 1_097},
+        size=6_700 * _MB,
         subset_of="imagenet",
         get="write the names of the images you choose to {folder}.txt, one per line",
     ),
@@ -194,6 +223,8 @@ _ENTRIES = (
         splits=("test",),
         test="test",
         terms="MIT, the images their owners'",
+        counts={"test": 7_500},
+        size=690 * _MB,
         hub="clip-benchmark/wds_imagenet-a",
         archives=("imagenet-a",),
         bare="test",
@@ -207,6 +238,8 @@ _ENTRIES = (
         splits=("test",),
         test="test",
         terms="MIT, the images their owners'",
+        counts={"test": 50_889},
+        size=7_600 * _MB,
         hub="clip-benchmark/wds_imagenet_sketch",
         archives=("sketch",),
         bare="test",
@@ -220,6 +253,8 @@ _ENTRIES = (
         splits=("train", "test", "all"),
         test="test",
         terms="MIT",
+        counts={"test": 5_400},
+        size=20 * _MB,
         hub="clip-benchmark/wds_vtab-eurosat",
         archives=("2750", "EuroSAT_RGB"),
         bare="all",
@@ -234,8 +269,10 @@ _ENTRIES = (
         splits=("Art", "Clipart", "Product", "RealWorld"),
         test="Art",
         terms="non-commercial research",
+        counts={"Art": 2_427, "Clipart": 4_365, "Product": 4_439, "RealWorld": 4_357},
+        size=1_100 * _MB,  # one archive
         archives=("OfficeHomeDataset_10072016",),
-        get="unpack OfficeHomeDataset_10072016.zip of its authors in {folder}",
+        get="unpack OfficeHomeDataset_10072016.zip of its authors (1.1 GB, all four domains) in {folder}",
     ),
     Known(
         name="dtd",

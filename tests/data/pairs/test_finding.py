@@ -12,8 +12,8 @@ from PIL import Image
 
 from bayesvlm import BayesVLMError
 from bayesvlm.data import PairFolder
+from bayesvlm.data.pairs.finding import open_pairs
 from bayesvlm.data.pairs.shards import PairShards
-from bayesvlm.data.pairs.sources import open_pairs
 
 
 @pytest.fixture(autouse=True)
@@ -79,12 +79,12 @@ def test_a_data_set_of_the_hub_needs_a_split(tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     with pytest.raises(BayesVLMError, match=r"pip install 'bayesvlm\[datasets\]'"):
         open_pairs("owner/name", split="train")
-    with pytest.raises(BayesVLMError, match="owner/name is not a folder; give one with pairs, or OWNER/NAME of a data"):
+    with pytest.raises(BayesVLMError, match="a data set on the Hub needs its split: owner/name:train, split="):
         open_pairs("owner/name")
-    with pytest.raises(BayesVLMError, match="is not a folder"):
+    with pytest.raises(BayesVLMError, match=r"a data set on the Hub, where captions='captions\.csv' chooses nothing"):
         open_pairs("owner/name", "captions.csv", split="train")
     for other in ("owner", "owner/name/deeper", "../name", "/owner/name", "owner/"):
-        with pytest.raises(BayesVLMError, match=f"{other} is not a folder"):
+        with pytest.raises(BayesVLMError, match=f"There are no pairs '{other}'"):
             open_pairs(other, split="train")
 
 
