@@ -3,8 +3,8 @@
 `resolve` is the door: a name, to where the data is and how it is opened.
 """
 
-from bayesvlm.data.labelled import ImageFolder, LabelledSet, LabelledShards, Sample, decoded, open_labelled
-from bayesvlm.data.pairs import PairDataset, PairFolder, PairSet, PairShards, open_pairs
+from bayesvlm.data.labelled import ImageFolder, LabelledSet, LabelledShards, Sample, decoded
+from bayesvlm.data.pairs import PairDataset, PairFolder, PairSet, PairShards
 from bayesvlm.data.resolution import resolve
 from bayesvlm.data.sources import Source
 from bayesvlm.images.files import SkippedImages, find_images
@@ -22,7 +22,5 @@ __all__ = [
     "Source",
     "decoded",
     "find_images",
-    "open_labelled",
-    "open_pairs",
     "resolve",
 ]

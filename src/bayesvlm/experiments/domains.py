@@ -1,4 +1,4 @@
-"""Labelled sets that show the same classes in different ways, as domains: the paper's, and your own folders."""
+"""Labelled sets that show the same classes in different ways, as domains: the paper's, and folders of your own."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch import Tensor
 from bayesvlm.core.errors import BayesVLMError, check_choice
 from bayesvlm.data import resolve
 from bayesvlm.data.labelled import prompts
+from bayesvlm.data.names import DataName, data_root
 from bayesvlm.experiments.adaptation import BUDGETS, Labelled, Task
 from bayesvlm.experiments.encoding import EncodedSet, Encoder
 
@@ -50,12 +51,17 @@ COLLECTIONS = {
 """The paper's."""
 
 
-def find_domains(name: str) -> Domains:
-    """One of `COLLECTIONS`, or a folder whose subfolders are domains with class folders of images."""
+def find_domains(name: str, root: str | Path | None = None) -> Domains:
+    """One of `COLLECTIONS`, or a folder whose subfolders are domains with class folders of images.
+
+    Args:
+        name: of the collection, or of the folder: here, or below `root`.
+        root: the folder of the data sets; see `resolve`.
+    """
     if name in COLLECTIONS:
         return COLLECTIONS[name]
-    folder = Path(name).expanduser()
-    if not folder.is_dir():
+    folder = DataName(name, name).local(data_root(root))
+    if folder is None or not folder.is_dir():
         known = ", ".join(COLLECTIONS)
         raise BayesVLMError(f"{name!r} is neither one of world, {known} nor a folder of domains; give one of these.")
     inside = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))

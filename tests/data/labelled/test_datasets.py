@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from bayesvlm import BayesVLMError
-from bayesvlm.data import open_labelled
+from bayesvlm.data import resolve
 from bayesvlm.data.labelled.datasets import HubImages
 from bayesvlm.data.labelled.samples import Sample, decoded
 
@@ -118,7 +118,7 @@ def test_a_saved_folder(library: Library, tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("name", ["datasets:someone/things:test", "datasets:someone/things"])
 def test_by_name(library: Library, name: str) -> None:
-    opened = open_labelled(name, template="a drawing of {c}")
+    opened = resolve(name).open(template="a drawing of {c}")
     assert isinstance(opened, HubImages)
     assert (opened.name, opened.size, opened.templates) == ("things", 2, ("a drawing of {c}",))
 
@@ -126,7 +126,7 @@ def test_by_name(library: Library, name: str) -> None:
 def test_a_saved_folder_by_its_path(library: Library, tmp_path: Path) -> None:
     (tmp_path / "dataset_dict.json").touch()
     library.disk = {str(tmp_path): library.hub["someone/things"]}
-    assert open_labelled(tmp_path).size == 2
+    assert resolve(tmp_path).open().size == 2
 
 
 def test_images_that_are_files(library: Library, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Labelled images to measure on, wherever they lie: folders, shards, known data sets by name."""
 
-from bayesvlm.data.labelled.finding import open_labelled
 from bayesvlm.data.labelled.folders import ImageFolder
 from bayesvlm.data.labelled.known import KNOWN, Known
 from bayesvlm.data.labelled.samples import LabelledSet, Sample, decoded
@@ -15,6 +14,5 @@ __all__ = [
     "LabelledShards",
     "Sample",
     "decoded",
-    "open_labelled",
     "prompts",
 ]

@@ -15,21 +15,10 @@ from bayesvlm.data.labelled.layouts import called, open_folder, open_shards
 from bayesvlm.data.labelled.registry import find_known
 from bayesvlm.data.labelled.samples import LabelledSet
 from bayesvlm.data.labelled.source import LabelledSource
-from bayesvlm.data.names import ADDRESSED, DataName, data_root
+from bayesvlm.data.names import ADDRESSED, DataName
 from bayesvlm.data.sources import embedded_splits
 from bayesvlm.data.tables import is_saved_dataset
 from bayesvlm.embedded import SPLITS, world
-
-
-def open_labelled(
-    name: str | Path,
-    split: str | None = None,
-    root: str | Path | None = None,
-    template: str | None = None,
-    strict: bool = False,
-) -> LabelledSet:
-    """A labelled set by name: `find_labelled`, and the `open` of what it found."""
-    return find_labelled(DataName.parse(name, split), data_root(root)).open(template, strict)
 
 
 def find_labelled(name: DataName, root: Path) -> LabelledSource:

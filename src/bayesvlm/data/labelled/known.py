@@ -25,11 +25,11 @@ class Known:
         name: what it is asked for by, and the folder it is looked for in.
         title: what its authors call it.
         used: what the paper used it for.
+        terms: its licence or terms, in a word.
+        get: how to get it: "do this, or that", with {folder} for its folder.
         template: the one customary prompt, with {c} for the class.
         splits: what it can be asked for.
         test: the split to test on.
-        terms: its licence or terms, in a word.
-        get: how to get it: "do this, or that", with {folder} for its folder.
         hub: its Hub repository in CLIP-benchmark's layout.
         hub_splits: what the shards call a split, where that is another word.
         archives: what the original unpacks to, in the folder `name`.
@@ -45,11 +45,11 @@ class Known:
     name: str
     title: str
     used: str
-    template: str
-    splits: tuple[str, ...]
-    test: str
     terms: str
     get: str
+    template: str = "a photo of a {c}."
+    splits: tuple[str, ...] = ("train", "test")
+    test: str = "test"
     hub: str | None = None
     hub_splits: Mapping[str, str] = field(default_factory=dict)
     archives: tuple[str, ...] = ()
@@ -73,7 +73,6 @@ class Known:
 
 
 _MB = 10**6
-_PHOTO = "a photo of a {c}."
 _RESEARCH = "research, no licence stated"
 _NAMES = "with a classnames.txt beside its class folders (lines such as 'n01440764 tench')"
 _FETCH = "let it be fetched from the Hub (connect, and unset HF_HUB_OFFLINE)"
@@ -84,8 +83,6 @@ _ENTRIES = (
         title="Oxford Flowers 102",
         used=ZERO_SHOT,
         template="a photo of a {c}, a type of flower.",
-        splits=("train", "test"),
-        test="test",
         terms=_RESEARCH,
         counts={"test": 6_149},
         size=330 * _MB,
@@ -98,8 +95,6 @@ _ENTRIES = (
         title="Food-101",
         used=ZERO_SHOT,
         template="a photo of {c}, a type of food.",
-        splits=("train", "test"),
-        test="test",
         terms=_RESEARCH,
         counts={"test": 25_250},
         size=1_250 * _MB,
@@ -113,9 +108,6 @@ _ENTRIES = (
         name="cifar10",
         title="CIFAR-10",
         used=ZERO_SHOT,
-        template=_PHOTO,
-        splits=("train", "test"),
-        test="test",
         terms=_RESEARCH,
         counts={"test": 10_000},
         size=30 * _MB,
@@ -127,9 +119,6 @@ _ENTRIES = (
         name="cifar100",
         title="CIFAR-100",
         used=ZERO_SHOT,
-        template=_PHOTO,
-        splits=("train", "test"),
-        test="test",
         terms=_RESEARCH,
         counts={"test": 10_000},
         size=30 * _MB,
@@ -141,9 +130,7 @@ _ENTRIES = (
         name="imagenet-r",
         title="ImageNet-R",
         used=f"{ZERO_SHOT}; {ACTIVE}",
-        template=_PHOTO,
         splits=("test",),
-        test="test",
         terms="MIT, the images their owners'",
         counts={"test": 30_000},
         size=2_200 * _MB,
@@ -157,8 +144,6 @@ _ENTRIES = (
         title="UCF101, the middle frame of each video",
         used=ZERO_SHOT,
         template="a photo of a person doing {c}.",
-        splits=("train", "test"),
-        test="test",
         terms=_RESEARCH,
         counts={"test": 3_783},
         size=200 * _MB,
@@ -175,9 +160,6 @@ _ENTRIES = (
         name="sun397",
         title="SUN397",
         used=ZERO_SHOT,
-        template=_PHOTO,
-        splits=("train", "test"),
-        test="test",
         terms=_RESEARCH,
         counts={"test": 19_850},
         size=7_000 * _MB,
@@ -192,7 +174,6 @@ _ENTRIES = (
         name="imagenet",
         title="ImageNet (ILSVRC 2012), validation images",
         used="a part of it, imagenet-100, to choose tau",
-        template=_PHOTO,
         splits=("train", "val"),
         test="val",
         terms="ImageNet's, non-commercial research",
@@ -206,7 +187,6 @@ _ENTRIES = (
         name="imagenet-100",
         title="ImageNet, 100 classes",
         used="1,097 test images of 100 random classes, to choose tau; the paper does not say which",
-        template=_PHOTO,
         splits=("train", "val"),
         test="val",
         terms="ImageNet's, non-commercial research",
@@ -219,9 +199,7 @@ _ENTRIES = (
         name="imagenet-a",
         title="ImageNet-A",
         used=SHIFT,
-        template=_PHOTO,
         splits=("test",),
-        test="test",
         terms="MIT, the images their owners'",
         counts={"test": 7_500},
         size=690 * _MB,
@@ -234,9 +212,7 @@ _ENTRIES = (
         name="imagenet-sketch",
         title="ImageNet-Sketch",
         used=f"{ACTIVE}; {SHIFT}",
-        template=_PHOTO,
         splits=("test",),
-        test="test",
         terms="MIT, the images their owners'",
         counts={"test": 50_889},
         size=7_600 * _MB,
@@ -251,7 +227,6 @@ _ENTRIES = (
         used="active learning, the first figure",
         template="a centered satellite photo of {c}.",
         splits=("train", "test", "all"),
-        test="test",
         terms="MIT",
         counts={"test": 5_400},
         size=20 * _MB,
@@ -265,7 +240,6 @@ _ENTRIES = (
         name="officehome",
         title="Office-Home",
         used=f"{ACTIVE}: Art, Clipart, Product",
-        template=_PHOTO,
         splits=("Art", "Clipart", "Product", "RealWorld"),
         test="Art",
         terms="non-commercial research",
@@ -280,7 +254,6 @@ _ENTRIES = (
         used=UNUSED,
         template="a photo of a {c} texture.",
         splits=("train", "val", "test"),
-        test="test",
         terms="research",
         hub="clip-benchmark/wds_vtab-dtd",
         archives=("dtd",),
@@ -292,9 +265,6 @@ _ENTRIES = (
         name="cars",
         title="Stanford Cars",
         used=UNUSED,
-        template=_PHOTO,
-        splits=("train", "test"),
-        test="test",
         terms=_RESEARCH,
         hub="clip-benchmark/wds_cars",
         bare="test",
@@ -305,8 +275,6 @@ _ENTRIES = (
         title="Oxford-IIIT Pets",
         used=UNUSED,
         template="a photo of a {c}, a type of pet.",
-        splits=("train", "test"),
-        test="test",
         terms="CC BY-SA 4.0",
         hub="clip-benchmark/wds_vtab-pets",
         archives=("oxford-iiit-pet",),
@@ -319,8 +287,6 @@ _ENTRIES = (
         title="Caltech-UCSD Birds 200 (2011)",
         used=UNUSED,
         template="a photo of a {c}, a type of bird.",
-        splits=("train", "test"),
-        test="test",
         terms="non-commercial research",
         archives=("CUB_200_2011",),
         lists=originals.cub,

@@ -2,8 +2,7 @@
 
 from bayesvlm.data.pairs.batches import Pair, PairSet
 from bayesvlm.data.pairs.datasets import PairDataset
-from bayesvlm.data.pairs.finding import open_pairs
 from bayesvlm.data.pairs.folders import PairFolder
 from bayesvlm.data.pairs.shards import PairShards
 
-__all__ = ["Pair", "PairDataset", "PairFolder", "PairSet", "PairShards", "open_pairs"]
+__all__ = ["Pair", "PairDataset", "PairFolder", "PairSet", "PairShards"]

@@ -9,7 +9,7 @@ from typing import Literal
 
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.data.labelled.known import KNOWN
-from bayesvlm.data.names import ADDRESSED, DataName, data_root, own_path
+from bayesvlm.data.names import ADDRESSED, DataName, own_path
 from bayesvlm.data.pairs.batches import PairSet
 from bayesvlm.data.pairs.captions import CAPTION_SUFFIXES, find_captions_file
 from bayesvlm.data.pairs.datasets import PairDataset
@@ -20,29 +20,6 @@ from bayesvlm.data.sources import embedded_splits
 from bayesvlm.data.tables import is_saved_dataset
 from bayesvlm.embedded import SPLITS, world
 from bayesvlm.images.files import find_images
-
-
-def open_pairs(
-    name: str | Path,
-    captions: str | Path | None = None,
-    *,
-    split: str | None = None,
-    root: str | Path | None = None,
-    image_column: str | None = None,
-    text_column: str | None = None,
-    captions_per_image: int | None = None,
-    batch_size: int = 64,
-    strict: bool = False,
-) -> PairSet:
-    """Image-text pairs by name: `find_pairs`, and the `open` of what it found, which has the other arguments."""
-    return find_pairs(DataName.parse(name, split), data_root(root)).open(
-        captions,
-        image_column=image_column,
-        text_column=text_column,
-        captions_per_image=captions_per_image,
-        batch_size=batch_size,
-        strict=strict,
-    )
 
 
 def find_pairs(name: DataName, root: Path) -> PairSource:
