@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 
@@ -34,8 +35,12 @@ class WorldPairs:
 
     def decoded(self, read: ReadImage) -> PairBatches:
         """The batches, their images as `read` decodes them."""
+        return decoded_pairs(self.stored(), self.batch_size, self.skipped, read)
+
+    def stored(self) -> Iterator[Pair]:
+        """The pairs one after another, nothing decoded."""
         samples = chain.from_iterable(zip(s.keys, s.images, s.captions, strict=True) for s in self.splits)
-        return decoded_pairs((Pair(*sample) for sample in samples), self.batch_size, self.skipped, read)
+        return (Pair(*sample) for sample in samples)
 
     def fingerprint(self) -> str:
         """A hash of the images and captions."""
