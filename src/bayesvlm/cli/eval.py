@@ -251,7 +251,7 @@ def _methods(listed: str) -> list[str]:
 
 
 def _tables(results: list[Any]) -> list[Any]:
-    """One table a model for the terminal."""
+    """One table per model, for the terminal."""
     rows: dict[str, list[list[str]]] = {}
     scales = {result.model: result.facts["scale"] for result in results}
     for result in results:
