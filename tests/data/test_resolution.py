@@ -332,8 +332,8 @@ def test_a_hub_id_or_its_address(name: str, here: Path) -> None:
     assert (source.here, source.folder, source.split) == (True, folder / "val", "val")
     assert not resolve(name).here, "another split"
     captioned(class_folders(Path("someone/things")))
-    if "://" not in name:
-        assert [resolve(name, kind).where for kind in KINDS] == [name, name], "a folder comes first"
+    places = [resolve(f"{name}:train", kind).folder for kind in KINDS]
+    assert places == [None if "://" in name else Path(name)] * 2, "a folder comes first, but not before an address"
 
 
 def test_offline_a_hub_id_is_read_from_the_cache(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -367,7 +367,7 @@ def test_tables_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    "name", ["s3://bucket/{0..9}.tar", "https://example.org/a.tar", "pipe:curl -s https://a/b.tar"]
+    "name", ["s3://bucket/{0..9}.tar", "https://example.org/a.tar", "pipe:curl -s https://a/b.tar", "pipe:cat a.tar"]
 )
 def test_an_address_is_not_fetched(name: str, kind: Kind) -> None:
     refused(resolve(name, kind), f"{name!r} is an address; only data sets of the Hub are fetched")
@@ -410,12 +410,18 @@ def test_a_kind_that_there_is_not() -> None:
         ("datasets:owner/name:test", "owner/name", "test", True),
         ("owner/name:train[10%:20%]", "owner/name", "train[10%:20%]", False),
         ("C:\\images", "C:\\images", None, False),
-        ("hf://datasets/owner/name:test", "owner/name", "test", False),
+        ("pipe:cat a.tar", "pipe:cat a.tar", None, False),
         ("shards/{0..9}.tar", "shards/{0..9}.tar", None, False),
     ],
 )
 def test_a_name_taken_apart(given: str, base: str, split: str | None, table: bool) -> None:
     assert DataName.parse(given) == DataName(given, base, split, table)
+
+
+def test_an_address_taken_apart() -> None:
+    assert DataName.parse("hf://datasets/owner/name:test") == DataName(
+        "hf://datasets/owner/name:test", "owner/name", "test", page=True
+    )
 
 
 def test_a_source_travels() -> None:

@@ -33,12 +33,14 @@ class DataName:
         base: without the prefix `datasets:`, the address of the Hub's pages, and the split.
         split: what stands after the colon, or was asked for beside it.
         table: whether `datasets:` stands before it.
+        page: whether it is an address of the Hub's pages, and so no folder here.
     """
 
     given: str
     base: str
     split: str | None = None
     table: bool = False
+    page: bool = False
 
     @classmethod
     def parse(cls, name: str | Path, split: str | None = None) -> DataName:
@@ -55,16 +57,17 @@ class DataName:
         given = str(name)
         base = given.removeprefix(TABLES)
         table = base != given
-        if page := _HUB_PAGE.fullmatch(base):
+        page = _HUB_PAGE.fullmatch(base)
+        if page is not None:
             base = page["repo"] + (page["split"] or "")
         found = _SPLIT.fullmatch(base)
-        if found is None or own_path(base).exists():
-            return cls(given, base, split, table)
+        if found is None or _ADDRESS.fullmatch(base) or (page is None and own_path(base).exists()):
+            return cls(given, base, split, table, page is not None)
         if not found["split"] or (split is not None and split != found["split"]):
             raise BayesVLMError(
                 f"{given!r} was asked for with the split {split!r}; name one split, as in {found['base']}:test."
             )
-        return cls(given, found["base"], found["split"], table)
+        return cls(given, found["base"], found["split"], table, page is not None)
 
     @property
     def hub_id(self) -> str | None:
@@ -81,7 +84,7 @@ class DataName:
 
     def local(self, root: Path) -> Path | None:
         """The file or folder of that name: here, or below the folder of the data sets; None where there is none."""
-        if not self.base or self.is_address:
+        if not self.base or self.page or self.is_address:
             return None
         own = own_path(self.base)
         places = [own, root / own]

@@ -29,10 +29,12 @@ class Source:
         where: the folder or file it is in, "in bayesvlm-world", "would be fetched from the Hub: OWNER/NAME", or
             "not here".
         here: whether it is read without the network. Whether a folder has the split, `open` finds out.
+        opener: what `open` calls.
         note: how to get it, where it is not here; what is wrong with the name, where it is none.
         paths: the folders or files on this machine that it is read from.
-        count: images, where they are counted before they are read: of the embedded world and of published sets.
-        published_size: about how many bytes have to be fetched, where that is published.
+        count: images or pairs, where that is known before they are read: of the embedded world, and of known sets as
+            published.
+        published_size: about how many bytes have to be fetched, where that is published; `size` is the one to ask.
     """
 
     name: str
