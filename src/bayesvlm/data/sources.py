@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal, NoReturn, Self
+from typing import Any, ClassVar, Literal, NoReturn, Self
 
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.data.names import DataName, own_path
@@ -24,6 +24,7 @@ class Source:
     """What a name stands for, found without the network and without reading an image; `open` makes a set of it.
 
     Attributes:
+        kind: "labelled" or "pairs".
         name: as it was asked for.
         split: the split that was asked for, by NAME:SPLIT or beside it; None takes the usual one.
         where: the folder or file it is in, "in bayesvlm-world", "would be fetched from the Hub: OWNER/NAME", or
@@ -36,6 +37,8 @@ class Source:
             published.
         published_size: about how many bytes have to be fetched, where that is published; `size` is the one to ask.
     """
+
+    kind: ClassVar[Kind]
 
     name: str
     split: str | None

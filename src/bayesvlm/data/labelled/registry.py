@@ -31,7 +31,8 @@ def find_known(name: DataName, root: Path) -> LabelledSource:
     opener = partial(_open_known, entry, split, root)
     facts: dict[str, Any] = {"count": entry.counts.get(split), "published_size": entry.size_of(split)}
     if entry.subset_of is not None:
-        return _find_subset(entry, name, root, opener, facts)
+        whole = find_known(DataName(entry.subset_of, entry.subset_of, name.split), root)
+        return _find_part(entry, whole, name, root, opener, facts)
     folder = _below(entry, root)
     if folder is None and entry.hub is not None:
         published = entry.hub_splits.get(split, split)
@@ -45,11 +46,15 @@ def find_known(name: DataName, root: Path) -> LabelledSource:
     return LabelledSource(name.given, name.split, NOT_HERE, False, opener, note, **facts)
 
 
-def _find_subset(
-    entry: Known, name: DataName, root: Path, opener: Callable[..., LabelledSet], facts: dict[str, Any]
+def _find_part(
+    entry: Known,
+    whole: LabelledSource,
+    name: DataName,
+    root: Path,
+    opener: Callable[..., LabelledSet],
+    facts: dict[str, Any],
 ) -> LabelledSource:
-    """A part of another known set: it takes the file that names its images, and the other."""
-    whole = find_known(DataName(entry.subset_of or "", entry.subset_of or "", name.split), root)
+    """A part of another known set: it takes the whole, and the file that names its images."""
     listed = (root / f"{entry.name}.txt").is_file()
     note = "; ".join([*([] if listed else [entry.how_to_get(root)]), *([] if whole.here else [whole.note])])
     return LabelledSource(
