@@ -14,6 +14,20 @@ from bayesvlm.core.errors import BayesVLMError
 PACKAGE = "bayesvlm_world"
 MODELS = ("emoji-clip", "emoji-clip-colour", "emoji-prolip", "emoji-siglip")
 """The ids `from_pretrained` knows without a hub, where the world is installed."""
+SPLITS = (
+    "train",
+    "validation",
+    "new-drawing",
+    "set-aside",
+    "emojione-colour",
+    "emojione-black",
+    "openmoji-colour",
+    "openmoji-black",
+    "fluent-high-contrast",
+    "unseen-concepts",
+    "flags",
+)
+"""Its splits, so that their names are known where the world is not installed."""
 
 
 @cache

@@ -322,7 +322,7 @@ def test_sources_of_pairs_that_cannot_be_used(
     with tarfile.open("shards/00000.tar", "w"):
         pass
     assert "none of its 1 shard(s) holds a sample" in refuse("fit", model, "shards", "--out", "out").err
-    assert "owner/name is not a folder" in refuse("fit", model, "owner/name", "--out", "out").err
+    assert "needs its split: owner/name:train" in refuse("fit", model, "owner/name", "--out", "out").err
     hub = refuse("fit", model, "owner/name", "--split", "train", "--out", "out").err
     assert "pip install 'bayesvlm[datasets]'" in hub
     Path("captions.json").write_text('{"data": []}')

@@ -15,10 +15,10 @@ import pytest
 from experiments.thinned import thinned
 from PIL import Image
 
+import bayesvlm_world
 from bayesvlm import BayesVLM
 from bayesvlm.cli import main
 from bayesvlm.embedded import embedded_model
-from bayesvlm.experiments import sets
 from bayesvlm.experiments.zero_shot import Result as Measured
 from bayesvlm.experiments.zero_shot import ZeroShot
 
@@ -42,7 +42,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, cache: Path, tmp_path: Path) -> Run:
     """`bayesvlm eval ...` on the world in small, with a cache of its own, in an empty folder."""
-    monkeypatch.setattr(sets, "load", thinned)
+    monkeypatch.setattr(bayesvlm_world, "load", thinned)
     monkeypatch.setenv("BAYESVLM_CACHE", str(cache))
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.delenv("BAYESVLM_DATA", raising=False)

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from experiments.thinned import thinned
 
+import bayesvlm_world
 from bayesvlm import BayesVLMError
 from bayesvlm.cli import main
-from bayesvlm.experiments import pairs, sets
 from bayesvlm_paper import catalogue as reproduction
 from bayesvlm_paper.catalogue import ITEMS, Item, Lab, Plan
 from bayesvlm_paper.findings import Claim, Finding, Grid
@@ -40,8 +40,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, cache: Path, tmp_path: Path) -> Run:
     """`bayesvlm reproduce ...` on the world in small, with a cache of its own, in an empty folder."""
-    monkeypatch.setattr(sets, "load", thinned)
-    monkeypatch.setattr(pairs, "load", thinned)
+    monkeypatch.setattr(bayesvlm_world, "load", thinned)
     monkeypatch.setenv("BAYESVLM_CACHE", str(cache))
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.delenv("BAYESVLM_DATA", raising=False)

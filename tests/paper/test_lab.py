@@ -10,9 +10,9 @@ import pytest
 import torch
 from experiments.thinned import thinned
 
+import bayesvlm_world
 from bayesvlm import BayesVLM, BayesVLMError
 from bayesvlm.data.cache import FeatureCache
-from bayesvlm.experiments import pairs, sets
 from bayesvlm.experiments.earlier import Earlier
 from bayesvlm_paper.catalogue import Lab, Plan
 from bayesvlm_paper.plans import column_of, same_model
@@ -27,8 +27,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> FeatureCache:
 
 @pytest.fixture
 def lab(monkeypatch: pytest.MonkeyPatch, cache: FeatureCache, tmp_path: Path) -> Lab:
-    monkeypatch.setattr(sets, "load", thinned)
-    monkeypatch.setattr(pairs, "load", thinned)
+    monkeypatch.setattr(bayesvlm_world, "load", thinned)
     return Lab(PLAN, tmp_path, cache, device="cpu", views=4)
 
 
@@ -57,7 +56,7 @@ def test_results_are_kept_by_what_they_depend_on(lab: Lab, monkeypatch: pytest.M
     monkeypatch.setattr("bayesvlm.experiments.zero_shot.ZeroShot.run", lambda *_: pytest.fail("measured again"))
     assert fresh.zero_shot("emoji-clip", "openmoji-black").numbers["methods"] == first.numbers["methods"]
     monkeypatch.undo()
-    monkeypatch.setattr(sets, "load", thinned)
+    monkeypatch.setattr(bayesvlm_world, "load", thinned)
     without = replace(lab, views=0, _kept={})
     assert set(without.zero_shot("emoji-clip", "openmoji-black").scores) == {"plain", "temperature", "Bayes"}
 

@@ -13,10 +13,11 @@ from experiments.thinned import thinned
 from huggingface_hub import constants
 from PIL import Image
 
+import bayesvlm_world
 from bayesvlm import BayesVLMError
 from bayesvlm.data.cache import FeatureCache
 from bayesvlm.data.distortion import LEVELS, Distortion
-from bayesvlm.experiments import pairs, sets
+from bayesvlm.data.sources import bytes_in
 from bayesvlm.experiments.domains import COLLECTIONS
 from bayesvlm_paper import preview as module
 from bayesvlm_paper import speed
@@ -24,7 +25,7 @@ from bayesvlm_paper.architectures import ARCHITECTURES, flops_per_image, flops_p
 from bayesvlm_paper.catalogue import ITEMS, Item, Lab, Plan
 from bayesvlm_paper.findings import Finding
 from bayesvlm_paper.lab import PAIRS
-from bayesvlm_paper.places import PUBLISHED_SIZES, Load, bytes_in, find_model, find_pairs, find_set
+from bayesvlm_paper.places import Load, find_model, find_pairs, find_set
 from bayesvlm_paper.plans import CLIP_BASE, PCMEPP, PROLIP
 from bayesvlm_paper.preview import Preview, preview
 from bayesvlm_world import FOLDER
@@ -36,8 +37,7 @@ TEST, VALIDATION, TRAIN = (len(thinned(name)) for name in ("openmoji-black", "va
 @pytest.fixture
 def lab(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Lab:
     """Nothing is here but the world in small; who goes to the network, or opens a table of `datasets`, fails."""
-    monkeypatch.setattr(sets, "load", thinned)
-    monkeypatch.setattr(pairs, "load", thinned)
+    monkeypatch.setattr(bayesvlm_world, "load", thinned)
     for opener in ("bayesvlm.data.pairs.datasets.load_table", "bayesvlm.data.labelled.datasets.load_table"):
         monkeypatch.setattr(opener, lambda *_: pytest.fail("would have been fetched"))
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: pytest.fail("somebody was asked"))
@@ -244,7 +244,6 @@ def test_office_home_is_one_archive_of_four_domains(lab: Lab, tmp_path: Path) ->
     assert [load.count for load in domains] == [2427, 4365, 4439, 4357]
     assert sum(load.size or 0 for load in domains) == pytest.approx(1.1e9, abs=4)
     assert find_set("officehome", lab.root).count == 2427  # Art is what it is without a split
-    assert "officehome" not in PUBLISHED_SIZES
     image_folder(tmp_path / "root" / "officehome" / "Real World", 5)
     _, data = look(lab, replace(PLAN, sets=("officehome:RealWorld", "officehome:Art")))
     found = data["officehome:RealWorld"]
@@ -255,7 +254,7 @@ def test_office_home_is_one_archive_of_four_domains(lab: Lab, tmp_path: Path) ->
 def test_a_subset_needs_its_list_and_the_whole(lab: Lab, tmp_path: Path) -> None:
     both = find_set("imagenet-100", lab.root)
     assert (both.count, both.here) == (1097, False)
-    assert "imagenet-100.txt" in both.where
+    assert "imagenet-100.txt" in both.note
     assert "clip-benchmark/wds_imagenet1k" in both.where
     (tmp_path / "root").mkdir()
     (tmp_path / "root" / "imagenet-100.txt").write_text("one")

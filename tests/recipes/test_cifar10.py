@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bayesvlm.data import LabelledShards
-from bayesvlm.data.labelled.registry import open_labelled
+from bayesvlm.data import LabelledShards, resolve
 
 RECIPE = Path(__file__).parents[2] / "world/recipes/cifar10/build.py"
 
@@ -56,7 +55,7 @@ def test_the_images_come_back_bit_for_bit(recipe: ModuleType, tmp_path: Path) ->
     for sample, image in zip(samples, images, strict=True):
         assert isinstance(sample.image, bytes)
         assert np.array_equal(np.asarray(Image.open(io.BytesIO(sample.image))), image)
-    assert len(list(open_labelled("cifar10", root=tmp_path / "data"))) == 3
+    assert len(list(resolve("cifar10", root=tmp_path / "data").open())) == 3
 
 
 def test_training_batches_are_a_shard_each_and_counted_on(recipe: ModuleType, tmp_path: Path) -> None:

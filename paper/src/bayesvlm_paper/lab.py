@@ -20,8 +20,10 @@ from bayesvlm import __version__
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.features import Features
 from bayesvlm.core.tuning import DEFAULT_TAUS, TauGrid
+from bayesvlm.data import resolve
 from bayesvlm.data.cache import FeatureCache
 from bayesvlm.data.distortion import Distortion
+from bayesvlm.data.labelled import prompts
 from bayesvlm.data.labelled.samples import LabelledSet
 from bayesvlm.data.pairs import PairSet
 from bayesvlm.data.views import Views
@@ -31,9 +33,7 @@ from bayesvlm.experiments.domains import domain_task, find_domains
 from bayesvlm.experiments.earlier import Earlier
 from bayesvlm.experiments.encoding import EncodedSet, Encoder
 from bayesvlm.experiments.methods import METHODS, PREDICTED, SINGLE
-from bayesvlm.experiments.pairs import named_pairs
 from bayesvlm.experiments.scoring import Scores
-from bayesvlm.experiments.sets import open_set, prompts
 from bayesvlm.experiments.zero_shot import Result, ZeroShot, model_inputs, place
 from bayesvlm.images.files import describe_skipped
 from bayesvlm.models import resolve_device
@@ -123,7 +123,7 @@ class Lab:
 
     def set(self, name: str) -> LabelledSet:
         """A labelled set."""
-        return self._once(("set", name), lambda: open_set(name, root=self.root))
+        return self._once(("set", name), lambda: resolve(name, root=self.root).open())
 
     def images(self, model: str, data: str) -> EncodedSet:
         """Features and labels of a set."""
@@ -286,7 +286,7 @@ class Lab:
         return self.plan.validation
 
     def _pair_set(self, source: str) -> PairSet:
-        return self._once(("pairs", source), lambda: named_pairs(source, self.root))
+        return self._once(("pairs", source), lambda: resolve(source, "pairs", self.root).open())
 
     def _zero_shot(self, model: str, methods: tuple[str, ...]) -> ZeroShot:
         return ZeroShot(

@@ -23,7 +23,7 @@ class Plan:
             fitted on the first of `pairs` and tuned on `validation`.
         sets: labelled sets to test on.
         validation: where tau and the temperature are found.
-        pairs: sources of image-text pairs; splits of the world, several joined by +, or what `open_pairs` takes. The
+        pairs: sources of image-text pairs; splits of the world, several joined by +, or what else `resolve` takes. The
             first is (like) the training data, the second a proxy for it.
         views: whether methods that vote over views of an image belong to it.
         domains: what active learning chooses from: "world", "officehome", "imagenet-variants", a folder.

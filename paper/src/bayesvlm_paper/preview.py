@@ -8,20 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.data import resolve
 from bayesvlm.data.distortion import LEVELS, Distortion
 from bayesvlm.data.labelled.known import KNOWN
 from bayesvlm.data.labelled.samples import LabelledSet
+from bayesvlm.data.sources import bytes_in
 from bayesvlm.data.views import Views
 from bayesvlm.experiments import corruption
 from bayesvlm.experiments.domains import find_domains
 from bayesvlm.experiments.encoding import Encoder
-from bayesvlm.experiments.pairs import named_pairs
 from bayesvlm.models import resolve_device
 from bayesvlm_paper.item import Item
 from bayesvlm_paper.lab import PAIRS, Lab
 from bayesvlm_paper.places import (
     Load,
-    bytes_in,
     find_model,
     find_pairs,
     find_set,
@@ -230,7 +230,7 @@ def _pairs(name: str, lab: Lab, encoder: Encoder | None, distortions: Sequence[D
         return replace(load, note=f"how many pairs {name} has is unknown until it is read")
     if load.here:
         try:
-            data = named_pairs(name, lab.root)
+            data = resolve(name, "pairs", lab.root).open()
         except BayesVLMError as error:
             return replace(load, where=str(error), here=False, encode=PAIRS * versions, texts=PAIRS)
         count = PAIRS if data.size is None else min(data.size, PAIRS)

@@ -181,7 +181,7 @@ def _tasks(
     if domains != WORLD:
         if classes is not None:
             raise BayesVLMError(f"--classes is for the embedded world; {domains} has its own, so leave it out.")
-        known = find_domains(domains)
+        known = find_domains(domains, root)
         options: dict[str, Any] = {"root": root, "template": template, "strict": strict}
         asked = _asked(target, known.targets, tuple(known.sets))
         return _Tasks(asked, known.budgets, lambda encoder, name: domain_task(encoder, known, name, **options))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -79,10 +78,10 @@ def evaluate(
     """
     from bayesvlm.artifacts.files import check_writable
     from bayesvlm.core.errors import BayesVLMError, check_count
+    from bayesvlm.data import resolve
     from bayesvlm.data.cache import FeatureCache
     from bayesvlm.data.views import Views
     from bayesvlm.embedded import embedded_model
-    from bayesvlm.experiments.sets import open_set
     from bayesvlm.experiments.zero_shot import ZeroShot, place
     from bayesvlm.report.page import check_replaces
     from bayesvlm.report.tables import FORMATS, render_table
@@ -106,8 +105,7 @@ def evaluate(
     chosen = None if methods is None else _methods(methods)
     check_replaces(check_writable(out) / "report.html", MADE_FROM, overwrite)
 
-    opened = partial(open_set, root=root, template=template, strict=strict)
-    sets = [opened(name) for name in data]
+    sets = [resolve(name, root=root).open(template, strict) for name in data]
     _check_places(out, models, sets)
     _check_models(models, chosen, validation)
     store = FeatureCache(cache)
@@ -120,7 +118,7 @@ def evaluate(
             vlm,
             name,
             methods=chosen,
-            validation=opened(tuned_on) if tempered and tuned_on else None,
+            validation=resolve(tuned_on, root=root).open(template, strict) if tempered and tuned_on else None,
             views=Views(views),
             keep=keep,
             cache=store,
@@ -253,7 +251,7 @@ def _methods(listed: str) -> list[str]:
 
 
 def _tables(results: list[Any]) -> list[Any]:
-    """One table a model for the terminal."""
+    """One table per model, for the terminal."""
     rows: dict[str, list[list[str]]] = {}
     scales = {result.model: result.facts["scale"] for result in results}
     for result in results:
@@ -275,21 +273,36 @@ def _tables(results: list[Any]) -> list[Any]:
 
 
 def _list(root: Path | None, as_json: bool) -> None:
-    from bayesvlm.data.labelled.registry import available
-    from bayesvlm_world import SPLITS
+    """The splits of the embedded world, the known sets, and the other folders below the root."""
+    from bayesvlm.core.errors import BayesVLMError
+    from bayesvlm.data import resolve
+    from bayesvlm.data.labelled import KNOWN
+    from bayesvlm.data.names import data_root
+    from bayesvlm.embedded import SPLITS, world
 
-    known = available(root)
-    result = {
-        "embedded": dict(SPLITS),
-        "known": {entry.name: {"title": entry.title, "found": str(where) if where else None} for entry, where in known},
-    }
-    text = [
-        table("embedded", ["set", "what it is"], [[name, what] for name, what in SPLITS.items()], texts=2),
-        table(
-            "known",
-            ["set", "title", "where it is"],
-            [[entry.name, entry.title, str(where) if where else "not here"] for entry, where in known],
-            texts=3,
-        ),
+    try:
+        embedded = dict(world("Every one of these").SPLITS)
+    except BayesVLMError:
+        embedded = dict.fromkeys(SPLITS, "not here: `pip install 'bayesvlm[world]'`")
+    known = {name: resolve(name, root=root) for name in KNOWN}
+    found = {name: source.where if source.here else None for name, source in known.items()}
+    top = data_root(root)
+    used = {path for source in known.values() if source.here for path in source.paths}
+    own = [
+        path
+        for path in (sorted(top.iterdir()) if top.is_dir() else [])
+        if path.is_dir() and not path.name.startswith(".") and not any(each.is_relative_to(path) for each in used)
     ]
+    result = {
+        "embedded": embedded,
+        "known": {name: {"title": entry.title, "found": found[name]} for name, entry in KNOWN.items()},
+        "folders": {path.name: str(path) for path in own},
+    }
+    where = [[name, entry.title, found[name] or "not here"] for name, entry in KNOWN.items()]
+    text = [
+        table("embedded", ["set", "what it is"], [[name, what] for name, what in embedded.items()], texts=2),
+        table("known", ["set", "title", "where it is"], where, texts=3),
+    ]
+    if own:
+        text.append(table(f"in {top}", ["set", "where it is"], [[path.name, str(path)] for path in own], texts=2))
     emit(result, text, as_json)

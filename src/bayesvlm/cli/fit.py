@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from bayesvlm.cli.options import Device, Json, Out, Overwrite, Strict
+from bayesvlm.cli.options import Device, Json, Out, Overwrite, Root, Strict
 from bayesvlm.cli.output import emit, logged, remark
 
 
@@ -15,7 +15,11 @@ def fit(
     context: typer.Context,
     model: Annotated[str, typer.Argument(help="Hub id or folder of a CLIP, SigLIP or SigLIP2.")],
     pairs: Annotated[
-        str, typer.Argument(help="Folder with images and captions, or with tar shards; or a data set's Hub id.")
+        str,
+        typer.Argument(
+            help="A folder with images and captions, or with tar shards; OWNER/NAME:SPLIT of the Hub; a split of the "
+            "embedded world, such as train."
+        ),
     ],
     out: Out,
     captions: Annotated[
@@ -48,6 +52,7 @@ def fit(
         str | None, typer.Option(help="Precision of the curvature: float32, float64, tf32 or bf16. [default: float32]")
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="How many pairs are encoded at a time.")] = 64,
+    root: Root = None,
     overwrite: Overwrite = False,
     device: Device = None,
     strict: Strict = False,
@@ -56,14 +61,18 @@ def fit(
     """Estimate a posterior from image-text pairs and save it.
 
     A folder may hold images with captions.csv, .tsv, .jsonl or .json, or with image.txt beside each image; tar shards
-    as img2dataset writes them (LAION, CC12M); or a data set of the package datasets. A data set on the Hub needs
-    --split. Every caption of an image is a pair of its own: all the first captions come first, then all the second.
+    as img2dataset writes them (LAION, CC12M); or a data set of the package datasets. Instead of a folder, name tar
+    files ('shards/{00000..00099}.tar'), a captions file, a data set on the Hub with its split, or splits of the
+    embedded world, joined by +. Every caption of an image is a pair of its own: all the first captions come first,
+    then all the second.
 
     Images that cannot be read or have no caption are skipped, counted and named. An interrupted run goes on from its
     last finished contrast batch when the same command is given again. A posterior that is there already is replaced
     with --overwrite only.
 
     Examples:
+
+        bayesvlm fit emoji-clip train --out posterior/
 
         bayesvlm fit openai/clip-vit-base-patch32 pairs/ --out posterior/
 
@@ -75,17 +84,16 @@ def fit(
 
         bayesvlm fit ./my-clip flickr30k-images/ --captions dataset_flickr30k.json --split train --out posterior/
 
-        bayesvlm fit ./my-clip OWNER/NAME --split train --captions-per-image 1 --out posterior/
+        bayesvlm fit ./my-clip OWNER/NAME:train --captions-per-image 1 --out posterior/
     """
     from bayesvlm.artifacts.destination import posterior_destination
-    from bayesvlm.data.pairs.sources import open_pairs
+    from bayesvlm.data import resolve
     from bayesvlm.vlm import BayesVLM
 
     context.with_resource(posterior_destination(out, overwrite))
-    found = open_pairs(
-        pairs,
+    source = resolve(pairs, "pairs", root, split)
+    found = source.open(
         captions,
-        split=split,
         image_column=image_column,
         text_column=text_column,
         captions_per_image=captions_per_image,
@@ -95,8 +103,9 @@ def fit(
     checkpoint = out / "fit-in-progress.safetensors"
     bare = BayesVLM.from_pretrained(model, device=device).without_posterior()
     vlm = bare.replace(tau=tau, structure=structure)  # type: ignore[arg-type]
-    source = Path(pairs).resolve().name if Path(pairs).exists() else pairs
-    provenance = {"source": source, "fingerprint": found.fingerprint(), **({"split": split} if split else {})}
+    provenance = {"source": source.title, "fingerprint": found.fingerprint()}
+    if source.split is not None:
+        provenance["split"] = source.split
     try:
         with logged("bayesvlm.fitting"):
             vlm.fit(

@@ -16,7 +16,7 @@ def prompts(classes: Sequence[str], template: str) -> list[str]:
 
 
 def read_classes(listed: str | None, file: Path | None) -> list[str]:
-    """Class names from `--classes a,b,c` or one a line from `--classes-file`."""
+    """Class names from `--classes a,b,c` or one per line from `--classes-file`."""
     if (listed is None) == (file is None):
         raise BayesVLMError("Give the classes once: --classes 'cat,dog' or --classes-file names.txt (one per line).")
     if file is not None:

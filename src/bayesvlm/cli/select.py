@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from bayesvlm.cli.options import Cache, Device, Json, Model, Overwrite, StrictPosterior, Template
+from bayesvlm.cli.options import Cache, Device, Json, Model, Overwrite, Root, StrictPosterior, Template
 from bayesvlm.cli.output import emit, remark, table
 
 if TYPE_CHECKING:
@@ -23,9 +25,15 @@ SHOWN = 10  # of the choices, on the terminal
 
 def select(
     posterior: Annotated[str, typer.Argument(help="A saved posterior (folder or Hub id), or an embedded model.")],
-    pool: Annotated[list[Path], typer.Option("--pool", "-p", help="Images to choose from, or a folder; repeatable.")],
+    pool: Annotated[
+        list[str],
+        typer.Option(
+            "--pool", "-p", help="Images to choose from: files, folders, or a set that `eval --list` shows; repeatable."
+        ),
+    ],
     target: Annotated[
-        list[Path], typer.Option("--target", "-t", help="Images like those the model should get right, no labels.")
+        list[str],
+        typer.Option("--target", "-t", help="Images like those the model should get right, named the same way."),
     ],
     classes: Annotated[str | None, typer.Option("--classes", help="Class names, separated by commas.")] = None,
     classes_file: Annotated[
@@ -39,7 +47,7 @@ def select(
     budget: Annotated[int, typer.Option("--budget", "-n", help="How many images to choose.")] = 200,
     labels: Annotated[
         bool,
-        typer.Option("--labelled", help="A pool image's folder is its class, so that EPIG can learn from it."),
+        typer.Option("--labelled", help="A pool image's folder, or its set, says its class; EPIG can learn from it."),
     ] = False,
     metric: Annotated[
         str, typer.Option(help="How nearness to the target is measured: cosine, wasserstein.")
@@ -49,6 +57,7 @@ def select(
     out: Annotated[
         Path, typer.Option("--out", "-o", help="The file to write: .csv, .jsonl, or .json for Label Studio.")
     ] = Path("to-label.csv"),
+    root: Root = None,
     overwrite: Overwrite = False,
     cache: Cache = None,
     model: Model = None,
@@ -66,6 +75,8 @@ def select(
         bayesvlm select posterior/ --pool archive/ --target camera/ --classes-file names.txt --budget 200
 
         bayesvlm select posterior/ -p archive/ -t camera/ --classes "cat,dog" --strategy targeted-bald -o tasks.json
+
+        bayesvlm select emoji-clip --pool emojione-black --target openmoji-black --classes-file names.txt
     """
     from bayesvlm.active import STRATEGIES, rank
     from bayesvlm.active.selection import better_without_epig
@@ -91,21 +102,21 @@ def select(
     texts = vlm.text_features(prompts(names, template), progress=False)
     skipped = SkippedImages(strict)
     encoder = Encoder(vlm, FeatureCache(cache))
-    paths, images = _features(encoder, pool, skipped, "pool")
-    _, aimed = _features(encoder, target, skipped, "target")
+    images = _encoded(encoder, pool, root, skipped, "pool")
+    aimed = _encoded(encoder, target, root, skipped, "target").features
     if skipped.reasons:
         remark(str(skipped))
-    known = _labels(paths, names) if labels else None
+    known = _labels(images, names) if labels else None
     if strategy == "epig" and (advice := better_without_epig(budget, len(aimed))):
         remark(advice)
     chosen = rank(
-        vlm, images, aimed, texts, strategy, budget, known, seed, draws=draws, metric=metric  # type: ignore[arg-type]
+        vlm, images.features, aimed, texts, strategy, budget, known, seed, draws=draws, metric=metric  # type: ignore[arg-type]
     )  # fmt: skip
-    predicted = vlm.classify(images[chosen.indices], texts)
+    predicted = vlm.classify(images.features[chosen.indices], texts)
     rows: list[dict[str, Any]] = [
         {
             "rank": place,
-            "image": str(paths[index]),
+            "image": images.names[index],
             "score": None if score != score else score,  # random strategies have none
             "predicted": names[label],
             "probability": prob,
@@ -131,52 +142,87 @@ def select(
         result,
         [
             table("", ["rank", "image", "score", "taken for"], shown, texts=2),
-            f"{len(rows)} of {len(paths)} images chosen by {strategy}; the list is {out}",
+            f"{len(rows)} of {len(images.names)} images chosen by {strategy}; the list is {out}",
         ],
         as_json,
     )
 
 
-def _features(encoder: Encoder, given: list[Path], skipped: SkippedImages, what: str) -> tuple[list[Path], Features]:
-    """The images that can be read, and their features."""
+@dataclass(frozen=True)
+class _Images:
+    """Images that can be read: what each is called, the folder it lies in or its class, its features."""
+
+    names: list[str]
+    folders: list[str]
+    features: Features
+
+
+def _encoded(encoder: Encoder, given: list[str], root: Path | None, skipped: SkippedImages, what: str) -> _Images:
+    """The images of the files, folders and sets that were named; a name that is both is refused by `resolve`."""
     from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.core.features import Features
+    from bayesvlm.data import resolve
+    from bayesvlm.data.names import own_path
+    from bayesvlm.embedded import SPLITS
+    from bayesvlm.images.files import SUFFIXES
+
+    names: list[str] = []
+    folders: list[str] = []
+    parts: list[Features] = []
+    files = [
+        path
+        for name in given
+        if name not in SPLITS and ((path := own_path(name)).exists() or path.suffix.lower() in SUFFIXES)
+    ]
+    for paths, features in _files(encoder, files, skipped, what):
+        names += map(str, paths)
+        folders += [path.parent.name for path in paths]
+        parts.append(features)
+    for name in dict.fromkeys(name for name in given if own_path(name) not in files):
+        data = resolve(name, root=root).open(strict=skipped.strict)
+        found = encoder.images(data)
+        names += [f"{data.name}/{key}" for key in found.keys]
+        folders += [data.classes[label] for label in found.labels.tolist()]
+        parts.append(found.features)
+        skipped.reasons.update(found.skipped)
+    if not parts:
+        raise BayesVLMError(
+            f"The {what} ({', '.join(given)}) has no image that can be read; give image files or folders"
+            f"{skipped.beside}."
+        )
+    return _Images(names, folders, Features.concatenate(parts))
+
+
+def _files(
+    encoder: Encoder, given: list[Path], skipped: SkippedImages, what: str
+) -> Iterator[tuple[list[Path], Features]]:
+    """The files that can be read and their features, a batch at a time."""
     from bayesvlm.experiments.image_files import encode_files
     from bayesvlm.images.files import find_all_images
     from bayesvlm.progress import progress_bar
 
     found = find_all_images(given, skipped)
     paths = list({path.resolve(): path for path in reversed(found)}.values())[::-1]  # each file once
-    read: list[Path] = []
-    parts: list[Features] = []
     with progress_bar(f"encoding the {what}", total=len(paths), unit="images") as advance:
         for batch in encode_files(encoder, paths, skipped):
             if batch.features is not None:
-                parts.append(batch.features)
-                read += batch.paths
+                yield batch.paths, batch.features
             advance(batch.seen)
-    if not parts:
-        raise BayesVLMError(
-            f"The {what} ({', '.join(map(str, given))}) has no image that can be read; give image files or folders"
-            f"{skipped.beside}."
-        )
-    return read, Features.concatenate(parts)
 
 
-def _labels(paths: list[Path], names: list[str]) -> list[int]:
-    """Each image's folder as its class."""
+def _labels(images: _Images, names: list[str]) -> list[int]:
+    """Each image's folder, or its class in its set, as its label."""
     from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.data.labelled.folders import spaced
 
     index = {name: place for place, name in enumerate(names)}
     found = []
-    for path in paths:
-        folder = path.parent.name
+    for image, folder in zip(images.names, images.folders, strict=True):
         label = index.get(folder, index.get(spaced(folder)))
         if label is None:
             raise BayesVLMError(
-                f"{path} lies in the folder {folder!r}, which is not among the {len(names)} classes; with --labelled a "
-                "pool image's folder is its class."
+                f"{image} lies in the folder {folder!r}, which is not among the {len(names)} classes; with --labelled "
+                "a pool image's folder is its class."
             )
         found.append(label)
     return found

@@ -42,9 +42,10 @@ def tune(
     """
     from bayesvlm.artifacts.destination import posterior_destination
     from bayesvlm.core.errors import BayesVLMError
+    from bayesvlm.data import resolve
     from bayesvlm.data.cache import FeatureCache
+    from bayesvlm.data.labelled import prompts
     from bayesvlm.experiments.encoding import Encoder
-    from bayesvlm.experiments.sets import open_set, prompts
     from bayesvlm.images.files import describe_skipped
     from bayesvlm.vlm import BayesVLM
 
@@ -53,7 +54,7 @@ def tune(
             f"{posterior} is not a folder on this machine; tune writes the new tau into it, so give a folder."
         )
     context.with_resource(posterior_destination(posterior, overwrite=True))
-    images = open_set(validation, root=root, template=template, strict=strict)
+    images = resolve(validation, root=root).open(template, strict)
     vlm = BayesVLM.from_pretrained(posterior, model=model, device=device, strict=strict)
     _ = vlm.factors  # nothing is encoded for a model without a posterior
     encoder = Encoder(vlm, FeatureCache(cache))

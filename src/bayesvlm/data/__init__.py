@@ -1,7 +1,12 @@
-"""Image-text pairs to fit on, labelled images to measure on, and the cache of their features."""
+"""Image-text pairs to fit on, labelled images to measure on, and the cache of their features.
 
-from bayesvlm.data.labelled import ImageFolder, LabelledSet, LabelledShards, Sample, decoded, open_labelled
-from bayesvlm.data.pairs import PairDataset, PairFolder, PairShards, open_pairs
+`resolve` is the door: a name, to where the data is and how it is opened.
+"""
+
+from bayesvlm.data.labelled import ImageFolder, LabelledSet, LabelledShards, Sample, decoded
+from bayesvlm.data.pairs import PairDataset, PairFolder, PairSet, PairShards
+from bayesvlm.data.resolution import resolve
+from bayesvlm.data.sources import Source
 from bayesvlm.images.files import SkippedImages, find_images
 
 __all__ = [
@@ -10,11 +15,12 @@ __all__ = [
     "LabelledShards",
     "PairDataset",
     "PairFolder",
+    "PairSet",
     "PairShards",
     "Sample",
     "SkippedImages",
+    "Source",
     "decoded",
     "find_images",
-    "open_labelled",
-    "open_pairs",
+    "resolve",
 ]

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.features import Features
-from bayesvlm.data.labelled import LabelledSet
-from bayesvlm.experiments.sets import prompts
+from bayesvlm.data.labelled import LabelledSet, prompts
 from bayesvlm.images.files import read_stored
 from bayesvlm.vlm import BayesVLM
 

@@ -1,4 +1,4 @@
-"""Labelled sets that show the same classes in different ways, as domains: the paper's, and your own folders."""
+"""Labelled sets that show the same classes in different ways, as domains: the paper's, and folders of your own."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from bayesvlm.core.errors import BayesVLMError, check_choice
+from bayesvlm.data import resolve
+from bayesvlm.data.labelled import prompts
+from bayesvlm.data.names import DataName, data_root
 from bayesvlm.experiments.adaptation import BUDGETS, Labelled, Task
 from bayesvlm.experiments.encoding import EncodedSet, Encoder
-from bayesvlm.experiments.sets import open_set, prompts
 
 PARTS = {"target": (0,), "validation": (1,), "pool": (2, 3, 4)}
 """Fifths of a domain, by a hash of the image's key: these sets come without a split of their own."""
@@ -25,7 +27,7 @@ class Domains:
 
     Args:
         name: what they are together.
-        sets: domain -> what `open_set` opens; the pool has images of all of them.
+        sets: domain -> a name that `resolve` takes; the pool has images of all of them.
         targets: the domains to get better at, where none is named.
         budgets: numbers of labels.
     """
@@ -49,12 +51,17 @@ COLLECTIONS = {
 """The paper's."""
 
 
-def find_domains(name: str) -> Domains:
-    """One of `COLLECTIONS`, or a folder whose subfolders are domains with class folders of images."""
+def find_domains(name: str, root: str | Path | None = None) -> Domains:
+    """One of `COLLECTIONS`, or a folder whose subfolders are domains with class folders of images.
+
+    Args:
+        name: of the collection, or of the folder: here, or below `root`.
+        root: the folder of the data sets; see `resolve`.
+    """
     if name in COLLECTIONS:
         return COLLECTIONS[name]
-    folder = Path(name).expanduser()
-    if not folder.is_dir():
+    folder = DataName(name, name).local(data_root(root))
+    if folder is None or not folder.is_dir():
         known = ", ".join(COLLECTIONS)
         raise BayesVLMError(f"{name!r} is neither one of world, {known} nor a folder of domains; give one of these.")
     inside = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
@@ -82,12 +89,12 @@ def domain_task(
 
     Args:
         target: one of the domains.
-        root: the folder of the known data sets; see `open_labelled`.
+        root: the folder of the known data sets; see `resolve`.
         template: a prompt with {c} for the class; None takes the set's own.
         strict: stop at the first image that cannot be read.
     """
     check_choice("target", target, tuple(domains.sets))
-    opened = {name: open_set(of, root=root, template=template, strict=strict) for name, of in domains.sets.items()}
+    opened = {name: resolve(of, root=root).open(template, strict) for name, of in domains.sets.items()}
     encoded = {name: encoder.images(data) for name, data in opened.items()}
     classes = opened[target].classes
     place = {name: index for index, name in enumerate(classes)}

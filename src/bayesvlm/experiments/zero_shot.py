@@ -26,13 +26,13 @@ from bayesvlm.artifacts.weights import weight_hashes
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.estimation import TOWERS
 from bayesvlm.data.cache import FeatureCache, tensor_fingerprint
+from bayesvlm.data.labelled import prompts
 from bayesvlm.data.labelled.samples import LabelledSet, absent_classes
 from bayesvlm.data.views import Views
 from bayesvlm.evaluation import Outcomes, not_worse_than_best
 from bayesvlm.experiments.encoding import Encoder
 from bayesvlm.experiments.methods import PREDICTED, SINGLE, VOTING, Methods, check_suits, losses
 from bayesvlm.experiments.scoring import Scores
-from bayesvlm.experiments.sets import prompts
 from bayesvlm.vlm import BayesVLM
 
 SCHEMA = 1

@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 
 from bayesvlm import BayesVLMError
+from bayesvlm.data import resolve
 from bayesvlm.data.labelled.datasets import HubImages
-from bayesvlm.data.labelled.registry import open_labelled
 from bayesvlm.data.labelled.samples import Sample, decoded
 
 NAMES = ["Alarm_Clock", "Mop"]
@@ -94,7 +94,7 @@ def test_a_saved_folder_that_is_one_split(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["datasets:someone/things:test", "datasets:someone/things"])
 def test_by_name(hub: Hub, name: str) -> None:
-    opened = open_labelled(name, template="a drawing of {c}")
+    opened = resolve(name).open(template="a drawing of {c}")
     assert isinstance(opened, HubImages)
     assert (opened.name, opened.size, opened.templates) == ("things", 2, ("a drawing of {c}",))
 
@@ -102,7 +102,7 @@ def test_by_name(hub: Hub, name: str) -> None:
 def test_a_saved_folder_by_its_path(tmp_path: Path) -> None:
     rows = table([(stored(0), 1), (stored(1), 0)])
     datasets.DatasetDict({"test": rows, "train": rows}).save_to_disk(tmp_path / "things")
-    assert open_labelled(tmp_path / "things").size == 2
+    assert resolve(tmp_path / "things").open().size == 2
 
 
 def test_images_that_are_files(hub: Hub, tmp_path: Path) -> None:

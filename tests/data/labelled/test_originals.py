@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from bayesvlm import BayesVLMError
+from bayesvlm.data import resolve
 from bayesvlm.data.labelled.folders import ImageFolder
-from bayesvlm.data.labelled.registry import open_labelled
 
 
 class Archive:
@@ -32,7 +32,7 @@ class Archive:
         return self
 
     def open(self, split: str | None = None) -> ImageFolder:
-        opened = open_labelled(self.name, split, root=self.root)
+        opened = resolve(self.name, root=self.root, split=split).open()
         assert isinstance(opened, ImageFolder)
         return opened
 

@@ -12,10 +12,10 @@ import pytest
 from PIL import Image
 
 from bayesvlm import BayesVLMError
+from bayesvlm.data import resolve
 from bayesvlm.data.labelled import hub as hub_sets
 from bayesvlm.data.labelled.folders import ImageFolder
 from bayesvlm.data.labelled.known import KNOWN
-from bayesvlm.data.labelled.registry import available, open_labelled
 from bayesvlm.data.labelled.samples import LabelledSet
 from bayesvlm.data.labelled.shards import LabelledShards
 
@@ -76,9 +76,15 @@ def cache(root: Path) -> Path:
     return root.parent / "cache"
 
 
-def refused(sentence: str, name: str | Path, split: str | None = None, **options: object) -> None:
+def refused(
+    sentence: str,
+    name: str | Path,
+    split: str | None = None,
+    root: str | Path | None = None,
+    template: str | None = None,
+) -> None:
     with pytest.raises(BayesVLMError, match=sentence) as caught:
-        open_labelled(name, split, **options)  # type: ignore[arg-type]
+        resolve(name, root=root, split=split).open(template)
     assert "\n" not in str(caught.value)
 
 
@@ -111,43 +117,43 @@ def test_all_sets_of_the_paper_are_known() -> None:
 @pytest.mark.parametrize("folder", ["cifar10", "wds_vtab-cifar10"])
 def test_shards_in_a_folder_named_as_the_set_or_its_repository(root: Path, folder: str) -> None:
     write_shards(root / folder, test=[1, 0], train=[0, 1, 1])
-    test, train = open_labelled("cifar10", root=root), open_labelled("cifar10", "train", root=root)
+    test, train = resolve("cifar10", root=root).open(), resolve("cifar10", root=root, split="train").open()
     assert (test.name, labels(test), test.classes) == ("cifar10", [1, 0], ("cat", "dog"))
     assert (train.name, labels(train)) == ("cifar10:train", [0, 1, 1])
-    assert labels(open_labelled("cifar10:train", root=str(root))) == [0, 1, 1]
+    assert labels(resolve("cifar10:train", root=str(root)).open()) == [0, 1, 1]
 
 
 def test_the_customary_prompt_is_asked_unless_another_is_given(root: Path) -> None:
     write_shards(root / "flowers102", test=[0])
-    assert open_labelled("flowers102", root=root).templates == ("a photo of a {c}, a type of flower.",)
-    assert open_labelled("flowers102", root=root, template="{c}!").templates == ("{c}!",)
+    assert resolve("flowers102", root=root).open().templates == ("a photo of a {c}, a type of flower.",)
+    assert resolve("flowers102", root=root).open(template="{c}!").templates == ("{c}!",)
     refused("template='a flower' has no place for the class name", "flowers102", root=root, template="a flower")
 
 
 def test_the_root_is_the_variable_s_or_data_here(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_shards(root / "cifar10", test=[1])
     monkeypatch.chdir(root.parent)
-    assert labels(open_labelled("cifar10")) == [1]
+    assert labels(resolve("cifar10").open()) == [1]
     write_shards(root.parent / "elsewhere/cifar10", test=[0])
     monkeypatch.setenv("BAYESVLM_DATA", "elsewhere")
-    assert labels(open_labelled("cifar10")) == [0]
+    assert labels(resolve("cifar10").open()) == [0]
 
 
 def test_a_known_name_comes_before_a_folder_here(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_shards(root / "cars", test=[1])
     write_shards(root.parent / "cars", test=[0])
     monkeypatch.chdir(root.parent)
-    assert labels(open_labelled("cars")) == [1]
-    assert labels(open_labelled("./cars")) == [0]
+    assert labels(resolve("cars").open()) == [1]
+    assert labels(resolve("./cars").open()) == [0]
 
 
 def test_class_folders_of_images(root: Path) -> None:
     write_folders(root / "cifar10", "test/cat/1.png", "test/sports_car/1.png", "train/cat/2.png")
-    opened = open_labelled("cifar10", root=root)
+    opened = resolve("cifar10", root=root).open()
     assert isinstance(opened, ImageFolder)
     assert (opened.name, opened.classes, opened.size) == ("cifar10", ("cat", "sports car"), 2)
     write_folders(root / "cars", "big/1.png", "small/1.png")
-    assert open_labelled("cars", root=root).classes == ("big", "small"), "without splits it is what one tests on"
+    assert resolve("cars", root=root).open().classes == ("big", "small"), "without splits it is what one tests on"
     refused(r"cars has no split 'train'; its subfolders are big, small", "cars", "train", root=root)
 
 
@@ -158,7 +164,7 @@ def test_only_other_splits_are_no_classes(root: Path) -> None:
 
 def test_eurosat_s_archive_has_no_splits(root: Path) -> None:
     write_folders(root / "eurosat", "2750/AnnualCrop/AnnualCrop_1.jpg", "2750/SeaLake/SeaLake_1.jpg")
-    opened = open_labelled("eurosat:all", root=root)
+    opened = resolve("eurosat:all", root=root).open()
     assert (opened.name, opened.classes) == ("eurosat:all", ("Annual Crop", "Sea Lake"))
     refused("2750 has no split 'test'", "eurosat", root=root)
 
@@ -168,7 +174,7 @@ def test_eurosat_s_archive_has_no_splits(root: Path) -> None:
 def test_officehome_s_domains_are_its_splits(root: Path, folder: str, real: str) -> None:
     write_folders(root / "officehome", f"{folder}Art/Alarm_Clock/1.jpg", f"{folder}Art/TV/1.jpg")
     write_folders(root / "officehome", f"{folder}{real}/Alarm_Clock/1.jpg", f"{folder}{real}/Mop/1.jpg")
-    art, world = open_labelled("officehome", root=root), open_labelled("officehome:RealWorld", root=root)
+    art, world = resolve("officehome", root=root).open(), resolve("officehome:RealWorld", root=root).open()
     assert (art.name, art.classes) == ("officehome:Art", ("Alarm Clock", "TV")), "a domain is never left unsaid"
     assert (world.name, world.classes) == ("officehome:RealWorld", ("Alarm Clock", "Mop"))
     refused(f"has no split 'Photo'; its subfolders are Art, {real}", "officehome", "Photo", root=root)
@@ -183,7 +189,7 @@ def test_a_split_that_is_not_there_lists_those_that_are(root: Path) -> None:
 def test_a_label_outside_the_class_list(root: Path) -> None:
     write_shards(root / "cifar10", test=[0, 2])
     with pytest.raises(BayesVLMError, match=r"the label '2'; expected 0 to 1, a line of classnames\.txt"):
-        list(open_labelled("cifar10", root=root))
+        list(resolve("cifar10", root=root).open())
 
 
 def test_a_class_without_images(root: Path) -> None:
@@ -194,8 +200,8 @@ def test_a_class_without_images(root: Path) -> None:
 
 def test_strict_reaches_the_set(root: Path) -> None:
     write_shards(root / "cifar10", test=[0])
-    assert open_labelled("cifar10", root=root, strict=True).skipped.strict
-    assert not open_labelled("cifar10", root=root).skipped.strict
+    assert resolve("cifar10", root=root).open(strict=True).skipped.strict
+    assert not resolve("cifar10", root=root).open().skipped.strict
 
 
 # ImageNet -------------------------------------------------------------------------------------------------------------
@@ -221,7 +227,7 @@ NAMES = "n01440764 tench, Tinca tinca\nn01443537 goldfish, Carassius auratus\nn0
 )
 def test_wordnet_ids_are_looked_up_in_a_file_of_names(imagenet: Path, file: str) -> None:
     (imagenet / file).write_text(NAMES)
-    opened = open_labelled("imagenet", root=imagenet.parent)
+    opened = resolve("imagenet", root=imagenet.parent).open()
     assert (opened.name, opened.classes, labels(opened)) == ("imagenet", ("tench", "goldfish", "crane"), [0, 0, 1, 2])
 
 
@@ -237,16 +243,16 @@ def test_wordnet_ids_without_names(imagenet: Path) -> None:
 
 def test_shards_call_the_validation_images_test(root: Path) -> None:
     write_shards(root / "wds_imagenet1k", test=[1, 0])
-    opened = open_labelled("imagenet", root=root)
+    opened = resolve("imagenet", root=root).open()
     assert (opened.name, labels(opened)) == ("imagenet", [1, 0])
     write_shards(root / "imagenet", val=[0])
-    assert labels(open_labelled("imagenet", root=root)) == [0]
+    assert labels(resolve("imagenet", root=root).open()) == [0]
 
 
 def test_imagenet_r_has_its_classes_right_in_its_folder(root: Path) -> None:
     write_folders(root / "imagenet-r", "imagenet-r/n01443537/art_0.jpg", "imagenet-r/n01440764/art_0.jpg")
     (root / "imagenet-r/classnames.txt").write_text(NAMES)
-    assert open_labelled("imagenet-r", root=root).classes == ("tench", "goldfish")
+    assert resolve("imagenet-r", root=root).open().classes == ("tench", "goldfish")
 
 
 def test_imagenet_100_is_what_a_file_names(imagenet: Path) -> None:
@@ -256,7 +262,7 @@ def test_imagenet_100_is_what_a_file_names(imagenet: Path) -> None:
         r"Which images imagenet-100 has is not published, and .*imagenet-100\.txt is missing", "imagenet-100", root=root
     )
     (root / "imagenet-100.txt").write_text("n02012849/ILSVRC2012_val_00000007.JPEG\nILSVRC2012_val_00002138\n")
-    part, whole = open_labelled("imagenet-100", root=root), open_labelled("imagenet", root=root)
+    part, whole = resolve("imagenet-100", root=root).open(), resolve("imagenet", root=root).open()
     assert (part.name, part.size, part.classes) == ("imagenet-100", 2, ("tench", "crane"))
     assert [(Path(sample.key).stem[-4:], sample.label) for sample in part] == [("2138", 0), ("0007", 1)]
     assert part.fingerprint() != whole.fingerprint()
@@ -266,7 +272,7 @@ def test_a_part_of_shards_is_named_by_their_keys(root: Path) -> None:
     write_shards(root / "imagenet", ("cat", "dog", "cow"), test=[0, 1, 2, 1])
     file = root / "imagenet-100.txt"
     file.write_text("s3\ns2\n")
-    part = open_labelled("imagenet-100", root=root)
+    part = resolve("imagenet-100", root=root).open()
     assert part.classes == ("dog", "cow")
     assert [(sample.key, sample.label, sample.image) for sample in part] == [
         ("s2", 1, picture(2)),
@@ -280,7 +286,7 @@ def test_a_part_of_shards_is_named_by_their_keys(root: Path) -> None:
     file.write_text("\n")
     refused(r"imagenet-100\.txt is empty; expected the name of one image per line", "imagenet-100", root=root)
     file.write_text("s1\ns2\n")
-    assert open_labelled("imagenet-100", root=root).fingerprint() != before
+    assert resolve("imagenet-100", root=root).open().fingerprint() != before
 
 
 # The Hub --------------------------------------------------------------------------------------------------------------
@@ -288,19 +294,19 @@ def test_a_part_of_shards_is_named_by_their_keys(root: Path) -> None:
 
 def test_a_known_set_in_the_hub_s_cache(root: Path, cache: Path) -> None:
     folder = write_cache(cache, "clip-benchmark/wds_vtab-cifar10", test=[1, 1])
-    opened = open_labelled("cifar10", root=root)
+    opened = resolve("cifar10", root=root).open()
     assert isinstance(opened, LabelledShards)
     assert (opened.name, opened.folder, labels(opened)) == ("cifar10", folder / "test", [1, 1])
     write_shards(root / "cifar10", test=[0])
-    assert labels(open_labelled("cifar10", root=root)) == [0], "what lies below the root comes first"
+    assert labels(resolve("cifar10", root=root).open()) == [0], "what lies below the root comes first"
 
 
 def test_a_hub_id(root: Path, cache: Path) -> None:
     write_cache(cache, "someone/wds_things", test=[1], val=[0])
-    opened = open_labelled("someone/wds_things:val")
+    opened = resolve("someone/wds_things:val").open()
     assert (opened.name, labels(opened)) == ("someone/wds_things:val", [0])
     assert opened.templates == ("one of {c}", "another of {c}")
-    assert open_labelled("someone/wds_things", template="{c}").templates == ("{c}",)
+    assert resolve("someone/wds_things").open(template="{c}").templates == ("{c}",)
     refused(
         r"'someone/wds_things' has no split 'train' \(it has test, val\); ask for another", "someone/wds_things:train"
     )
@@ -315,7 +321,7 @@ def test_only_the_split_is_fetched(root: Path, cache: Path, monkeypatch: pytest.
         return str(folder)
 
     monkeypatch.setattr(hub_sets, "snapshot_download", snapshot_download)
-    open_labelled("imagenet", root=root)
+    resolve("imagenet", root=root).open()
     assert asked == {
         "repo": "clip-benchmark/wds_imagenet1k",
         "repo_type": "dataset",
@@ -337,7 +343,7 @@ def test_a_missing_set_says_where_it_was_looked_for_and_how_to_get_it(root: Path
 def test_a_missing_set_in_full(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(root.parent)
     with pytest.raises(BayesVLMError) as caught:
-        open_labelled("cifar10")
+        resolve("cifar10").open()
     assert str(caught.value) == (
         "CIFAR-10 is not in data/cifar10 or data/wds_vtab-cifar10, and clip-benchmark/wds_vtab-cifar10 is not in the "
         "local cache, and the Hub could not be reached; make it with world/recipes/cifar10/build.py of the repository, "
@@ -355,8 +361,8 @@ def test_an_empty_folder_is_no_data_set(root: Path) -> None:
 
 def test_a_folder_of_shards(tmp_path: Path) -> None:
     folder = write_shards(tmp_path / "mine", test=[1], train=[0, 0])
-    assert labels(open_labelled(folder)) == labels(open_labelled(str(folder), "test")) == [1]
-    opened = open_labelled(f"{folder}:train")
+    assert labels(resolve(folder).open()) == labels(resolve(str(folder), split="test").open()) == [1]
+    opened = resolve(f"{folder}:train").open()
     assert (opened.name, labels(opened)) == (f"{tmp_path.name}/mine:train", [0, 0])
     assert opened.templates == ("one of {c}", "another of {c}")
     refused("has no split 'val'; it has test, train", folder, "val")
@@ -364,14 +370,14 @@ def test_a_folder_of_shards(tmp_path: Path) -> None:
 
 def test_shards_without_a_test_split(tmp_path: Path) -> None:
     folder = write_shards(tmp_path / "mine", val=[1])
-    assert open_labelled(folder).name == f"{tmp_path.name}/mine:val", "the only one there is"
+    assert resolve(folder).open().name == f"{tmp_path.name}/mine:val", "the only one there is"
     write_shards(folder, train=[0])
     refused("mine has no split 'test'; ask for one of those it has: train, val", folder)
 
 
 def test_a_folder_of_class_folders(tmp_path: Path) -> None:
     folder = write_folders(tmp_path / "mine", "red_car/1.png", "bus/1.png", "bus/2.png")
-    opened = open_labelled(folder)
+    opened = resolve(folder).open()
     assert (opened.name, opened.classes, labels(opened)) == (
         f"{tmp_path.name}/mine",
         ("bus", "red car"),
@@ -383,16 +389,16 @@ def test_a_folder_of_class_folders(tmp_path: Path) -> None:
 
 def test_a_folder_with_splits_of_class_folders(tmp_path: Path) -> None:
     folder = write_folders(tmp_path / "mine", "train/bus/1.png", "val/bus/2.png", "val/car/2.png")
-    assert open_labelled(folder, "val").name == f"{tmp_path.name}/mine:val"
-    assert open_labelled(f"{folder}:train").classes == ("bus",)
+    assert resolve(folder, split="val").open().name == f"{tmp_path.name}/mine:val"
+    assert resolve(f"{folder}:train").open().classes == ("bus",)
     refused("mine is split into subfolders, and none was asked for; its subfolders are train, val", folder)
     write_folders(folder, "test/car/3.png")
-    assert (open_labelled(folder).name, open_labelled(folder).classes) == (f"{tmp_path.name}/mine", ("car",))
+    assert (resolve(folder).open().name, resolve(folder).open().classes) == (f"{tmp_path.name}/mine", ("car",))
 
 
 def test_a_folder_with_a_colon_in_its_name(tmp_path: Path) -> None:
     folder = write_folders(tmp_path / "at 12:30", "bus/1.png")
-    assert open_labelled(folder).classes == ("bus",)
+    assert resolve(folder).open().classes == ("bus",)
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -427,9 +433,7 @@ def test_what_is_there(root: Path, cache: Path) -> None:
     write_folders(root / "cub", "CUB_200_2011/images/001.A/1.jpg")
     cached = write_cache(cache, "clip-benchmark/wds_imagenet1k", test=[0])
     write_cache(cache, "clip-benchmark/wds_cars", train=[0])
-    found = {entry.name: where for entry, where in available(root)}
-    assert list(found) == list(KNOWN)
-    there = {name: where for name, where in found.items() if where is not None}
-    assert there == {"cifar10": root / "cifar10", "cub": root / "cub/CUB_200_2011", "imagenet": cached}
+    there = {name: source.folder for name in KNOWN if (source := resolve(name, root=root)).here}
+    assert there == {"cifar10": root / "cifar10", "cub": root / "cub/CUB_200_2011", "imagenet": cached / "test"}
     (root / "imagenet-100.txt").write_text("s0")
-    assert {entry.name: where for entry, where in available(root)}["imagenet-100"] == cached
+    assert resolve("imagenet-100", root=root).folder == cached / "test"

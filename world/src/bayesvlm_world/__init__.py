@@ -5,6 +5,30 @@
 (979, 1531, 'noto')
 """
 
-from bayesvlm_world.splits import FOLDER, GROUPS, SPLITS, Split, group_of, load, subgroup_of, subgroups
+from bayesvlm_world.pairs import WorldPairs
+from bayesvlm_world.splits import (
+    FOLDER,
+    GROUPS,
+    SPLITS,
+    Split,
+    count_of,
+    folder_of,
+    group_of,
+    load,
+    subgroup_of,
+    subgroups,
+)
 
-__all__ = ["FOLDER", "GROUPS", "SPLITS", "Split", "group_of", "load", "subgroup_of", "subgroups"]
+__all__ = [
+    "FOLDER",
+    "GROUPS",
+    "SPLITS",
+    "Split",
+    "WorldPairs",
+    "count_of",
+    "folder_of",
+    "group_of",
+    "load",
+    "subgroup_of",
+    "subgroups",
+]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -32,6 +33,9 @@ SPLITS = {
     "flags": "out of domain: flags, in two styles that were trained on",
 }
 """What each split is."""
+
+FLAGS = 523
+"""Images of the split flags; those of the others are listed in a file."""
 
 GROUPS = (
     "smileys-emotion",
@@ -149,8 +153,8 @@ def load(split: str) -> Split:
     set-aside both, and for flags the flags' names.
     """
     check_choice("split", split, tuple(SPLITS))
-    folder, part = (DATA / "flags", "test") if split == "flags" else (DATA / "emoji", split)
-    shards = LabelledShards.open(folder, part, strict=True)
+    folder = folder_of(split)
+    shards = LabelledShards.open(folder.parent, folder.name, strict=True)
     samples = list(shards)
     seen = sum(_seen())
     first, last = {"flags": (0, None), "set-aside": (0, None), "unseen-concepts": (seen, None)}.get(split, (0, seen))
@@ -162,6 +166,18 @@ def load(split: str) -> Split:
         tuple(sample.caption or "" for sample in samples),
         shards.classes[first:last],
     )
+
+
+def folder_of(split: str) -> Path:
+    """Where the shards of one of `SPLITS` are."""
+    check_choice("split", split, tuple(SPLITS))
+    return DATA / ("flags/test" if split == "flags" else f"emoji/{split}")
+
+
+def count_of(split: str) -> int:
+    """How many images one of `SPLITS` has; none of them is read."""
+    check_choice("split", split, tuple(SPLITS))
+    return FLAGS if split == "flags" else _counts()[split]
 
 
 def group_of(concept: str) -> str:
@@ -193,9 +209,18 @@ def _concepts() -> list[dict[str, str]]:
 
 
 @cache
+def _counts() -> Counter[str]:
+    return Counter(row["split"] for row in _drawings())
+
+
+@cache
 def _halves() -> dict[str, str]:
+    return {row["key"]: row["active"] for row in _drawings()}
+
+
+def _drawings() -> list[dict[str, str]]:
     with (DATA / "emoji/splits.csv").open(encoding="utf-8", newline="") as file:
-        return {row["key"]: row["active"] for row in csv.DictReader(file)}
+        return list(csv.DictReader(file))
 
 
 def _seen() -> list[bool]:

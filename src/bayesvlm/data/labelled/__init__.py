@@ -2,9 +2,9 @@
 
 from bayesvlm.data.labelled.folders import ImageFolder
 from bayesvlm.data.labelled.known import KNOWN, Known
-from bayesvlm.data.labelled.registry import available, open_labelled
 from bayesvlm.data.labelled.samples import LabelledSet, Sample, decoded
 from bayesvlm.data.labelled.shards import LabelledShards
+from bayesvlm.data.labelled.source import prompts
 
 __all__ = [
     "KNOWN",
@@ -13,7 +13,6 @@ __all__ = [
     "LabelledSet",
     "LabelledShards",
     "Sample",
-    "available",
     "decoded",
-    "open_labelled",
+    "prompts",
 ]

@@ -1,4 +1,4 @@
-"""Labelled images in a folder: one subfolder a class, named as the class."""
+"""Labelled images in a folder: one subfolder per class, named as the class."""
 
 from __future__ import annotations
 

@@ -25,11 +25,11 @@ class Known:
         name: what it is asked for by, and the folder it is looked for in.
         title: what its authors call it.
         used: what the paper used it for.
+        terms: its licence or terms, in a word.
+        get: how to get it: "do this, or that", with {folder} for its folder.
         template: the one customary prompt, with {c} for the class.
         splits: what it can be asked for.
         test: the split to test on.
-        terms: its licence or terms, in a word.
-        get: how to get it: "do this, or that", with {folder} for its folder.
         hub: its Hub repository in CLIP-benchmark's layout.
         hub_splits: what the shards call a split, where that is another word.
         archives: what the original unpacks to, in the folder `name`.
@@ -38,16 +38,18 @@ class Known:
         bare: the split that class folders right in the folder are; None: those in a subfolder named as a split only.
         named: makes a class's name from its folder's; WordNet ids are looked up in a file instead.
         subset_of: the known set it is a part of, by a file of image names.
+        counts: how many images its splits have, as far as that is written here.
+        size: about how many bytes have to be there to read those splits.
     """
 
     name: str
     title: str
     used: str
-    template: str
-    splits: tuple[str, ...]
-    test: str
     terms: str
     get: str
+    template: str = "a photo of a {c}."
+    splits: tuple[str, ...] = ("train", "test")
+    test: str = "test"
     hub: str | None = None
     hub_splits: Mapping[str, str] = field(default_factory=dict)
     archives: tuple[str, ...] = ()
@@ -56,13 +58,21 @@ class Known:
     bare: str | None = None
     named: Naming = spaced
     subset_of: str | None = None
+    counts: Mapping[str, int] = field(default_factory=dict)
+    size: int | None = None
+
+    def size_of(self, split: str) -> int | None:
+        """About how many bytes a split has: its images' share of `size`; None where that is not written here."""
+        if self.size is None or split not in self.counts:
+            return None
+        return self.size * self.counts[split] // sum(self.counts.values())
 
     def how_to_get(self, root: str | Path = "data") -> str:
         """How to get it into the folder of the data sets."""
         return self.get.replace("{folder}", str(Path(root) / self.name))
 
 
-_PHOTO = "a photo of a {c}."
+_MB = 10**6
 _RESEARCH = "research, no licence stated"
 _NAMES = "with a classnames.txt beside its class folders (lines such as 'n01440764 tench')"
 _FETCH = "let it be fetched from the Hub (connect, and unset HF_HUB_OFFLINE)"
@@ -73,9 +83,9 @@ _ENTRIES = (
         title="Oxford Flowers 102",
         used=ZERO_SHOT,
         template="a photo of a {c}, a type of flower.",
-        splits=("train", "test"),
-        test="test",
         terms=_RESEARCH,
+        counts={"test": 6_149},
+        size=330 * _MB,
         hub="clip-benchmark/wds_vtab-flowers",
         bare="test",
         get=_FETCH,
@@ -85,9 +95,9 @@ _ENTRIES = (
         title="Food-101",
         used=ZERO_SHOT,
         template="a photo of {c}, a type of food.",
-        splits=("train", "test"),
-        test="test",
         terms=_RESEARCH,
+        counts={"test": 25_250},
+        size=1_250 * _MB,
         hub="clip-benchmark/wds_food101",
         archives=("food-101",),
         lists=originals.food101,
@@ -98,10 +108,9 @@ _ENTRIES = (
         name="cifar10",
         title="CIFAR-10",
         used=ZERO_SHOT,
-        template=_PHOTO,
-        splits=("train", "test"),
-        test="test",
         terms=_RESEARCH,
+        counts={"test": 10_000},
+        size=30 * _MB,
         hub="clip-benchmark/wds_vtab-cifar10",
         bare="test",
         get=f"make it with world/recipes/cifar10/build.py of the repository, or {_FETCH}",
@@ -110,10 +119,9 @@ _ENTRIES = (
         name="cifar100",
         title="CIFAR-100",
         used=ZERO_SHOT,
-        template=_PHOTO,
-        splits=("train", "test"),
-        test="test",
         terms=_RESEARCH,
+        counts={"test": 10_000},
+        size=30 * _MB,
         hub="clip-benchmark/wds_vtab-cifar100",
         bare="test",
         get=_FETCH,
@@ -122,10 +130,10 @@ _ENTRIES = (
         name="imagenet-r",
         title="ImageNet-R",
         used=f"{ZERO_SHOT}; {ACTIVE}",
-        template=_PHOTO,
         splits=("test",),
-        test="test",
         terms="MIT, the images their owners'",
+        counts={"test": 30_000},
+        size=2_200 * _MB,
         hub="clip-benchmark/wds_imagenet-r",
         archives=("imagenet-r",),
         bare="test",
@@ -136,9 +144,9 @@ _ENTRIES = (
         title="UCF101, the middle frame of each video",
         used=ZERO_SHOT,
         template="a photo of a person doing {c}.",
-        splits=("train", "test"),
-        test="test",
         terms=_RESEARCH,
+        counts={"test": 3_783},
+        size=200 * _MB,
         archives=("UCF-101-midframes", "UCF-101"),
         lists=originals.ucf101,
         split_file="ucfTrainTestlist/testlist01.txt",
@@ -152,10 +160,9 @@ _ENTRIES = (
         name="sun397",
         title="SUN397",
         used=ZERO_SHOT,
-        template=_PHOTO,
-        splits=("train", "test"),
-        test="test",
         terms=_RESEARCH,
+        counts={"test": 19_850},
+        size=7_000 * _MB,
         hub="clip-benchmark/wds_sun397",
         archives=("SUN397",),
         lists=originals.sun397,
@@ -167,10 +174,11 @@ _ENTRIES = (
         name="imagenet",
         title="ImageNet (ILSVRC 2012), validation images",
         used="a part of it, imagenet-100, to choose tau",
-        template=_PHOTO,
         splits=("train", "val"),
         test="val",
         terms="ImageNet's, non-commercial research",
+        counts={"val": 50_000},
+        size=6_700 * _MB,
         hub="clip-benchmark/wds_imagenet1k",
         hub_splits={"val": "test"},
         get=f"{_FETCH}, or put the validation images in {{folder}}/val/WORDNET_ID, {_NAMES}",
@@ -179,10 +187,11 @@ _ENTRIES = (
         name="imagenet-100",
         title="ImageNet, 100 classes",
         used="1,097 test images of 100 random classes, to choose tau; the paper does not say which",
-        template=_PHOTO,
         splits=("train", "val"),
         test="val",
         terms="ImageNet's, non-commercial research",
+        counts={"val": 1_097},
+        size=6_700 * _MB,
         subset_of="imagenet",
         get="write the names of the images you choose to {folder}.txt, one per line",
     ),
@@ -190,10 +199,10 @@ _ENTRIES = (
         name="imagenet-a",
         title="ImageNet-A",
         used=SHIFT,
-        template=_PHOTO,
         splits=("test",),
-        test="test",
         terms="MIT, the images their owners'",
+        counts={"test": 7_500},
+        size=690 * _MB,
         hub="clip-benchmark/wds_imagenet-a",
         archives=("imagenet-a",),
         bare="test",
@@ -203,10 +212,10 @@ _ENTRIES = (
         name="imagenet-sketch",
         title="ImageNet-Sketch",
         used=f"{ACTIVE}; {SHIFT}",
-        template=_PHOTO,
         splits=("test",),
-        test="test",
         terms="MIT, the images their owners'",
+        counts={"test": 50_889},
+        size=7_600 * _MB,
         hub="clip-benchmark/wds_imagenet_sketch",
         archives=("sketch",),
         bare="test",
@@ -218,8 +227,9 @@ _ENTRIES = (
         used="active learning, the first figure",
         template="a centered satellite photo of {c}.",
         splits=("train", "test", "all"),
-        test="test",
         terms="MIT",
+        counts={"test": 5_400},
+        size=20 * _MB,
         hub="clip-benchmark/wds_vtab-eurosat",
         archives=("2750", "EuroSAT_RGB"),
         bare="all",
@@ -230,12 +240,13 @@ _ENTRIES = (
         name="officehome",
         title="Office-Home",
         used=f"{ACTIVE}: Art, Clipart, Product",
-        template=_PHOTO,
         splits=("Art", "Clipart", "Product", "RealWorld"),
         test="Art",
         terms="non-commercial research",
+        counts={"Art": 2_427, "Clipart": 4_365, "Product": 4_439, "RealWorld": 4_357},
+        size=1_100 * _MB,  # one archive
         archives=("OfficeHomeDataset_10072016",),
-        get="unpack OfficeHomeDataset_10072016.zip of its authors in {folder}",
+        get="unpack OfficeHomeDataset_10072016.zip of its authors (1.1 GB, all four domains) in {folder}",
     ),
     Known(
         name="dtd",
@@ -243,7 +254,6 @@ _ENTRIES = (
         used=UNUSED,
         template="a photo of a {c} texture.",
         splits=("train", "val", "test"),
-        test="test",
         terms="research",
         hub="clip-benchmark/wds_vtab-dtd",
         archives=("dtd",),
@@ -255,9 +265,6 @@ _ENTRIES = (
         name="cars",
         title="Stanford Cars",
         used=UNUSED,
-        template=_PHOTO,
-        splits=("train", "test"),
-        test="test",
         terms=_RESEARCH,
         hub="clip-benchmark/wds_cars",
         bare="test",
@@ -268,8 +275,6 @@ _ENTRIES = (
         title="Oxford-IIIT Pets",
         used=UNUSED,
         template="a photo of a {c}, a type of pet.",
-        splits=("train", "test"),
-        test="test",
         terms="CC BY-SA 4.0",
         hub="clip-benchmark/wds_vtab-pets",
         archives=("oxford-iiit-pet",),
@@ -282,8 +287,6 @@ _ENTRIES = (
         title="Caltech-UCSD Birds 200 (2011)",
         used=UNUSED,
         template="a photo of a {c}, a type of bird.",
-        splits=("train", "test"),
-        test="test",
         terms="non-commercial research",
         archives=("CUB_200_2011",),
         lists=originals.cub,

@@ -1,93 +1,71 @@
-"""Labelled sets by name: a known data set, a folder, or a Hub id."""
+"""The known data sets: where one lies below the folder of the data sets, in the Hub's cache, or on the Hub."""
 
 from __future__ import annotations
 
-import difflib
-import os
-import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.data.labelled.datasets import HubImages
-from bayesvlm.data.labelled.folders import TEMPLATES
 from bayesvlm.data.labelled.hub import NotOnHubError, cached_shards, fetch_shards
 from bayesvlm.data.labelled.known import KNOWN, Known
-from bayesvlm.data.labelled.layouts import called, is_shards, open_class_folders, open_folder, open_shards
+from bayesvlm.data.labelled.layouts import called, is_shards, open_class_folders, open_shards
 from bayesvlm.data.labelled.originals import open_listed
 from bayesvlm.data.labelled.samples import LabelledSet
+from bayesvlm.data.labelled.source import LabelledSource
 from bayesvlm.data.labelled.subset import Subset
-from bayesvlm.data.tables import is_saved_dataset
-
-TABLES = "datasets:"
-_HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
+from bayesvlm.data.names import DataName
+from bayesvlm.data.sources import NOT_HERE
 
 
-def open_labelled(
-    name: str | Path,
-    split: str | None = None,
-    root: str | Path | None = None,
-    template: str | None = None,
-    strict: bool = False,
-) -> LabelledSet:
-    """A labelled set, found by name.
-
-    In this order, `name` is
-
-    - one of `KNOWN`: looked for below `root`, in a folder of its name (or of its Hub repository's) that holds shards in
-      CLIP-benchmark's layout, the original archive, or class folders of images; then on the Hub, or in its local cache;
-    - a folder, with shards if it has a classnames.txt, with class folders of images otherwise, in a subfolder named as
-      the split if there is one (`./NAME` is a folder even where NAME is known);
-    - the Hub id of a data set in CLIP-benchmark's layout;
-    - "datasets:" and the Hub id of any other, with columns image and label, or a folder of one that was saved to disk:
-      read with the optional `datasets` library.
+def find_known(name: DataName, root: Path) -> LabelledSource:
+    """Where the known set `name.base` is; its count and size are the published ones.
 
     Args:
-        name: as above; "NAME:SPLIT" names the split as well.
-        split: None takes the one to test on.
-        root: the folder of the known data sets; None takes $BAYESVLM_DATA, or ./data where that is not set.
-        template: a prompt with {c} for the class; None takes a known set's customary one, or those that come with it.
-        strict: stop at the first image that cannot be read, instead of skipping it.
+        name: of a set in `KNOWN`; without a split it is the one to test on.
+        root: the folder of the data sets.
     """
-    if template is not None and "{c}" not in template:
-        raise BayesVLMError(f"template={template!r} has no place for the class name; put {{c}} where it goes.")
-    name, split = _asked(str(name), split)
-    templates = None if template is None else (template,)
-    if name in KNOWN:
-        return _open_known(KNOWN[name], split, data_root(root), templates, strict)
-    table, folder = name.removeprefix(TABLES), Path(name).expanduser()
-    if table != name or is_saved_dataset(folder):
-        return HubImages.open(table, split or "test", templates=templates or TEMPLATES, strict=strict)
-    if folder.is_dir():
-        return open_folder(folder, split, templates=templates, strict=strict)
-    if _HUB_ID.fullmatch(name):
-        return _open_hub(name, split or "test", templates, strict)
-    raise _unknown(name)
+    entry = KNOWN[name.base]
+    split = name.split or entry.test
+    opener = partial(_open_known, entry, split, root)
+    facts: dict[str, Any] = {"count": entry.counts.get(split), "published_size": entry.size_of(split)}
+    if entry.subset_of is not None:
+        whole = find_known(DataName(entry.subset_of, entry.subset_of, name.split), root)
+        return _find_part(entry, whole, name, root, opener, facts)
+    folder = _below(entry, root)
+    if folder is None and entry.hub is not None:
+        published = entry.hub_splits.get(split, split)
+        cached = cached_shards(entry.hub, published)
+        folder = None if cached is None else cached / published
+    if folder is not None:
+        return LabelledSource.local(name, [folder], opener, **facts)
+    note = entry.how_to_get(root)
+    if entry.hub is not None:
+        return LabelledSource.hub(name, entry.hub, opener, note=note, **facts)
+    return LabelledSource(name.given, name.split, NOT_HERE, False, opener, note, **facts)
 
 
-def available(root: str | Path | None = None) -> list[tuple[Known, Path | None]]:
-    """The known data sets, each with the folder where it lies: below `root` or in the Hub's cache; None: nowhere."""
-    return [(entry, _found(entry, data_root(root))) for entry in KNOWN.values()]
-
-
-def _asked(name: str, split: str | None) -> tuple[str, str | None]:
-    """NAME and SPLIT of "NAME:SPLIT"; a folder with a colon in its name is a folder."""
-    before, colon, after = name.rpartition(":")
-    if not colon or not before or "/" in after or "\\" in after or Path(name).expanduser().is_dir():
-        return name, split
-    if not after or (split is not None and split != after):
-        raise BayesVLMError(f"{name!r} was asked for with the split {split!r}; name one split, as in {before}:test.")
-    return before, after
-
-
-def data_root(root: str | Path | None) -> Path:
-    """Where known sets and pairs lie: `root`, else $BAYESVLM_DATA, else ./data."""
-    return Path(root or os.environ.get("BAYESVLM_DATA") or "data").expanduser()
+def _find_part(
+    entry: Known,
+    whole: LabelledSource,
+    name: DataName,
+    root: Path,
+    opener: Callable[..., LabelledSet],
+    facts: dict[str, Any],
+) -> LabelledSource:
+    """A part of another known set: it takes the whole, and the file that names its images."""
+    listed = (root / f"{entry.name}.txt").is_file()
+    note = "; ".join([*([] if listed else [entry.how_to_get(root)]), *([] if whole.here else [whole.note])])
+    return LabelledSource(
+        name.given, name.split, whole.where, whole.here and listed, opener, note, whole.paths, **facts
+    )
 
 
 def _open_known(
-    entry: Known, split: str | None, root: Path, templates: tuple[str, ...] | None, strict: bool
+    entry: Known, split: str, root: Path, *, templates: tuple[str, ...] | None, strict: bool
 ) -> LabelledSet:
-    split, templates = split or entry.test, templates or (entry.template,)
+    templates = templates or (entry.template,)
     name = called(entry.name, split, usual=entry.test if entry.test in ("test", "val") else "")
     if entry.subset_of is not None:
         return _open_subset(entry, split, root, templates, strict)
@@ -117,20 +95,8 @@ def _open_subset(entry: Known, split: str, root: Path, templates: tuple[str, ...
         raise BayesVLMError(
             f"Which images {entry.name} has is not published, and {file} is missing; {entry.how_to_get(root)}."
         )
-    whole = _open_known(KNOWN[entry.subset_of or ""], split, root, templates, strict)
+    whole = _open_known(KNOWN[entry.subset_of or ""], split, root, templates=templates, strict=strict)
     return Subset.open(whole, file, name=called(entry.name, split, entry.test))
-
-
-def _open_hub(repo: str, split: str, templates: tuple[str, ...] | None, strict: bool) -> LabelledSet:
-    try:
-        folder = fetch_shards(repo, split)
-    except NotOnHubError as error:
-        if Path(repo).parent.is_dir():  # more likely a folder misspelt
-            raise BayesVLMError(
-                f"There is no folder {repo!r}, and as a Hub data set it {error.reason}; check the path."
-            ) from error
-        raise
-    return open_shards(folder, split, name=called(repo, split), templates=templates, strict=strict)
 
 
 def _places(entry: Known, root: Path) -> list[Path]:
@@ -142,13 +108,6 @@ def _places(entry: Known, root: Path) -> list[Path]:
 def _below(entry: Known, root: Path) -> Path | None:
     """The folder of a known set below `root`; an empty one is none."""
     return next((place for place in _places(entry, root) if place.is_dir() and any(place.iterdir())), None)
-
-
-def _found(entry: Known, root: Path) -> Path | None:
-    if entry.subset_of is not None:
-        return _found(KNOWN[entry.subset_of], root) if (root / f"{entry.name}.txt").is_file() else None
-    cached = cached_shards(entry.hub, entry.hub_splits.get(entry.test, entry.test)) if entry.hub else None
-    return _below(entry, root) or cached
 
 
 def _fetched(entry: Known, split: str, root: Path) -> Path:
@@ -165,15 +124,3 @@ def _fetched(entry: Known, split: str, root: Path) -> Path:
         raise BayesVLMError(
             f"{entry.title} is not in {top} or {other}, and {entry.hub} {error.reason}; {entry.how_to_get(root)}."
         ) from error
-
-
-def _unknown(name: str) -> BayesVLMError:
-    near = difflib.get_close_matches(name.lower(), KNOWN, n=3, cutoff=0.5)
-    if near:
-        return BayesVLMError(
-            f"{name!r} is neither a known data set, nor a folder, nor a Hub id; did you mean {' or '.join(near)}?"
-        )
-    return BayesVLMError(
-        f"{name!r} is neither a known data set ({', '.join(KNOWN)}), nor a folder, nor a Hub id like 'owner/name'; "
-        "give one of these."
-    )

@@ -1,6 +1,6 @@
 """Labelled images in webdataset shards, laid out as CLIP-benchmark publishes its data sets.
 
-classnames.txt                              one class a line; a label is an index into it
+classnames.txt                              one class per line; a label is an index into it
 zeroshot_classification_templates.txt       one prompt per line, with {c} for the class
 SPLIT/nshards.txt                           how many shards the split has
 SPLIT/0.tar, SPLIT/1.tar ... or .tar.gz     KEY.webp (or .jpg, .png), KEY.cls, and maybe KEY.txt, the caption

@@ -24,7 +24,7 @@ class Subset:
 
     @classmethod
     def open(cls, whole: LabelledSet, file: Path, *, name: str) -> Subset:
-        """Find the images a file names, one a line, with or without folder and suffix.
+        """Find the images that a file names, one per line, with or without folder and suffix.
 
         Shards are read once for this, their images not decoded.
         """

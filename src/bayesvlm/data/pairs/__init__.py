@@ -4,6 +4,5 @@ from bayesvlm.data.pairs.batches import Pair, PairSet
 from bayesvlm.data.pairs.datasets import PairDataset
 from bayesvlm.data.pairs.folders import PairFolder
 from bayesvlm.data.pairs.shards import PairShards
-from bayesvlm.data.pairs.sources import open_pairs
 
-__all__ = ["Pair", "PairDataset", "PairFolder", "PairSet", "PairShards", "open_pairs"]
+__all__ = ["Pair", "PairDataset", "PairFolder", "PairSet", "PairShards"]

@@ -19,6 +19,7 @@ from bayesvlm.data.pairs.batches import refuse_choices
 from bayesvlm.images.files import SkippedImages
 
 CAPTION_FILES = ("captions.csv", "captions.tsv", "captions.jsonl", "captions.json")
+CAPTION_SUFFIXES = (".csv", ".tsv", ".jsonl", ".json")
 IMAGE_COLUMNS = ("image", "file_name", "filename", "file", "path", "filepath", "image_path")
 CAPTION_COLUMNS = ("caption", "text", "title", "description")
 
@@ -59,7 +60,7 @@ def read_captions_file(
     if not file.is_file():
         raise BayesVLMError(f"The captions file {file} does not exist; give a csv, tsv, jsonl or json file.")
     suffix = file.suffix.lower()
-    if suffix not in (".csv", ".tsv", ".jsonl", ".json"):
+    if suffix not in CAPTION_SUFFIXES:
         kind = suffix or "file without suffix"
         raise BayesVLMError(f"The captions file {file} is a {kind}; use csv, tsv or jsonl, or the json of COCO.")
     if suffix == ".json":

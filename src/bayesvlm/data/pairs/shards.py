@@ -10,8 +10,9 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from glob import glob, has_magic
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from bayesvlm.data.tars import read_samples
 from bayesvlm.images.decoding import to_rgb
 from bayesvlm.images.files import SUFFIXES, ReadImage, SkippedImages
 
+_SHARDS = (".tar", ".tar.gz")
 _EDGE = 1 << 16  # bytes from the beginning and the end of a shard that its fingerprint is made of
 
 
@@ -28,6 +30,27 @@ def find_shards(folder: Path) -> list[Path]:
     """The shards of a folder in the order of their numbers; hidden files left out."""
     found = [path for pattern in ("*.tar", "*.tar.gz") for path in folder.glob(pattern) if path.is_file()]
     return sorted((path for path in found if not path.name.startswith(".")), key=_number)
+
+
+def is_shard(path: Path) -> bool:
+    """Whether a file is called .tar or .tar.gz."""
+    return path.name.lower().endswith(_SHARDS)
+
+
+def is_shard_pattern(name: str) -> bool:
+    """Whether a name stands for several shards, as webdataset writes them: `{00000..00099}.tar`, `*.tar`."""
+    return name.lower().endswith(_SHARDS) and any(sign in name for sign in "*?[{")
+
+
+def expand_shards(pattern: Path) -> list[Path]:
+    """The files that a pattern stands for: those between braces whether they are there or not, in the order written."""
+    from webdataset.shardlists import expand_urls  # takes a second: only where patterns are
+
+    found: list[Path] = []
+    for name in expand_urls(str(pattern)):
+        matches = [Path(match) for match in glob(name)] if has_magic(name) else [Path(name)]
+        found += sorted(matches, key=_number)
+    return found
 
 
 @dataclass(frozen=True)
@@ -64,7 +87,12 @@ class PairShards:
         shards = find_shards(folder)
         if not shards:
             raise BayesVLMError(f"{folder} holds no tar shards; expected files such as 00000.tar in it.")
-        return cls(folder, tuple(shards), batch_size, SkippedImages(strict))
+        return cls.of(shards, batch_size, strict)
+
+    @classmethod
+    def of(cls, shards: Sequence[Path], batch_size: int = 64, strict: bool = False) -> PairShards:
+        """These shards, in this order; see `open`."""
+        return cls(shards[0].parent, tuple(shards), batch_size, SkippedImages(strict))
 
     @property
     def size(self) -> int | None:

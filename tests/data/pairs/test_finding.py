@@ -11,9 +11,8 @@ import pytest
 from PIL import Image
 
 from bayesvlm import BayesVLMError
-from bayesvlm.data import PairFolder
+from bayesvlm.data import PairFolder, resolve
 from bayesvlm.data.pairs.shards import PairShards
-from bayesvlm.data.pairs.sources import open_pairs
 
 
 @pytest.fixture(autouse=True)
@@ -35,33 +34,33 @@ def test_shards(tmp_path: Path) -> None:
     shard(tmp_path / "00000.tar")
     (tmp_path / "00000.parquet").touch()
     (tmp_path / "00000_stats.json").touch()
-    pairs = open_pairs(str(tmp_path), batch_size=7, strict=True)
+    pairs = resolve(str(tmp_path), "pairs").open(batch_size=7, strict=True)
     assert isinstance(pairs, PairShards)
     assert (pairs.batch_size, pairs.skipped.strict) == (7, True)
     with pytest.raises(BayesVLMError, match="is a folder of tar shards, where split='train' chooses nothing"):
-        open_pairs(tmp_path, split="train")
+        resolve(tmp_path, "pairs", split="train").open()
 
 
 def test_images_with_text_files(tmp_path: Path) -> None:
     picture(tmp_path / "00000/a.png")
     (tmp_path / "00000/a.txt").write_text("words")
     (tmp_path / "00000.parquet").touch()  # img2dataset again, told to write files
-    assert isinstance(open_pairs(tmp_path), PairFolder)
+    assert isinstance(resolve(tmp_path, "pairs").open(), PairFolder)
     with pytest.raises(BayesVLMError, match="without a captions file, where text_column='text' chooses nothing"):
-        open_pairs(tmp_path, text_column="text")
+        resolve(tmp_path, "pairs").open(text_column="text")
 
 
 def test_a_captions_file_comes_before_all_else(tmp_path: Path) -> None:
     picture(tmp_path / "a.png")
     shard(tmp_path / "backup.tar")
     with pytest.raises(BayesVLMError, match=r"tar shards \(backup\.tar\) and image files \(a\.png\); move one kind"):
-        open_pairs(tmp_path)
+        resolve(tmp_path, "pairs").open()
     (tmp_path / "train.csv").write_text("image,caption\na.png,words\na.png,more\n")
-    pairs = open_pairs(tmp_path, tmp_path / "train.csv", captions_per_image=1)
+    pairs = resolve(tmp_path, "pairs").open(tmp_path / "train.csv", captions_per_image=1)
     assert isinstance(pairs, PairFolder)
     assert pairs.size == 1
     (tmp_path / "train.csv").rename(tmp_path / "captions.csv")
-    assert isinstance(open_pairs(tmp_path), PairFolder)
+    assert isinstance(resolve(tmp_path, "pairs").open(), PairFolder)
 
 
 @pytest.mark.parametrize(
@@ -72,22 +71,22 @@ def test_a_data_set_in_a_folder(tmp_path: Path, names: list[str]) -> None:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     with pytest.raises(BayesVLMError, match=r"pip install 'bayesvlm\[datasets\]'"):
-        open_pairs(tmp_path)
+        resolve(tmp_path, "pairs").open()
 
 
 def test_a_data_set_of_the_hub_needs_a_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(BayesVLMError, match=r"pip install 'bayesvlm\[datasets\]'"):
-        open_pairs("owner/name", split="train")
-    with pytest.raises(BayesVLMError, match="owner/name is not a folder; give one with pairs, or OWNER/NAME of a data"):
-        open_pairs("owner/name")
-    with pytest.raises(BayesVLMError, match="is not a folder"):
-        open_pairs("owner/name", "captions.csv", split="train")
+        resolve("owner/name", "pairs", split="train").open()
+    with pytest.raises(BayesVLMError, match="a data set on the Hub needs its split: owner/name:train, split="):
+        resolve("owner/name", "pairs").open()
+    with pytest.raises(BayesVLMError, match=r"a data set on the Hub, where captions='captions\.csv' chooses nothing"):
+        resolve("owner/name", "pairs", split="train").open("captions.csv")
     for other in ("owner", "owner/name/deeper", "../name", "/owner/name", "owner/"):
-        with pytest.raises(BayesVLMError, match=f"{other} is not a folder"):
-            open_pairs(other, split="train")
+        with pytest.raises(BayesVLMError, match=f"There are no pairs '{other}'"):
+            resolve(other, "pairs", split="train").open()
 
 
 def test_an_empty_folder(tmp_path: Path) -> None:
     with pytest.raises(BayesVLMError, match="holds no images"):
-        open_pairs(tmp_path)
+        resolve(tmp_path, "pairs").open()

@@ -1,0 +1,112 @@
+"""What a name of labelled images stands for: a split of the embedded world, a known set, a folder, a Hub id."""
+
+from __future__ import annotations
+
+import difflib
+from functools import partial
+from pathlib import Path
+
+from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.data.labelled.datasets import HubImages
+from bayesvlm.data.labelled.folders import TEMPLATES
+from bayesvlm.data.labelled.hub import NotOnHubError, cached_shards, fetch_shards
+from bayesvlm.data.labelled.known import KNOWN
+from bayesvlm.data.labelled.layouts import called, open_folder, open_shards
+from bayesvlm.data.labelled.registry import find_known
+from bayesvlm.data.labelled.samples import LabelledSet
+from bayesvlm.data.labelled.source import LabelledSource
+from bayesvlm.data.names import ADDRESSED, DataName
+from bayesvlm.data.sources import embedded_splits
+from bayesvlm.data.tables import is_saved_dataset
+from bayesvlm.embedded import SPLITS, world
+
+
+def find_labelled(name: DataName, root: Path) -> LabelledSource:
+    """The first of these that `name` is:
+
+    - a split of the embedded world;
+    - one of `KNOWN`: looked for below `root`, in a folder of its name (or of its Hub repository's) that holds shards in
+      CLIP-benchmark's layout, the original archive, or class folders of images; then in the Hub's cache, and on it;
+    - a folder here or below `root`: shards if it has a classnames.txt, class folders of images otherwise, in a
+      subfolder named as the split if there is one (`./NAME` is a folder even where NAME is known);
+    - the Hub id of a data set in CLIP-benchmark's layout; `wds/NAME` is its own name for clip-benchmark/wds_NAME;
+    - "datasets:" and the Hub id of any other, with columns image and label, or a folder of one that was saved to disk:
+      read with the optional `datasets` library.
+
+    Without a split it is the one to test on.
+    """
+    if len(parts := embedded_splits(name)) == 1:
+        return LabelledSource.embedded(name, _open_embedded)
+    if parts:
+        return LabelledSource.missing(
+            name, f"{name.given!r} joins splits, which pairs to fit on may; images to measure on are named one by one."
+        )
+    if name.base in KNOWN and not name.table:
+        return find_known(name, root)
+    place = name.local(root)
+    if place is not None and place.is_dir():
+        if name.table or is_saved_dataset(place):
+            return LabelledSource.local(name, [place], partial(_open_table, str(place), name.split))
+        return LabelledSource.local(name, [place], partial(open_folder, place, name.split))
+    if place is not None:
+        return LabelledSource.missing(name, _file(place), where=str(place))
+    repo = None if name.is_address else name.hub_id
+    if repo is not None and name.table:
+        return LabelledSource.hub(name, repo, partial(_open_table, repo, name.split))
+    if repo is not None:
+        split = name.split or "test"
+        opener = partial(_open_hub, repo, split)
+        cached = cached_shards(repo, split)
+        return (
+            LabelledSource.local(name, [cached / split], opener) if cached else LabelledSource.hub(name, repo, opener)
+        )
+    return LabelledSource.missing(name, _unknown(name))
+
+
+def _open_embedded(parts: tuple[str, ...], *, templates: tuple[str, ...] | None, strict: bool) -> LabelledSet:
+    """A split of the embedded world: its prompts are its own, and all of its images can be read."""
+    split: LabelledSet = world(parts[0]).load(parts[0])
+    return split
+
+
+def _open_table(source: str, split: str | None, *, templates: tuple[str, ...] | None, strict: bool) -> HubImages:
+    return HubImages.open(source, split or "test", templates=templates or TEMPLATES, strict=strict)
+
+
+def _open_hub(repo: str, split: str, *, templates: tuple[str, ...] | None, strict: bool) -> LabelledSet:
+    try:
+        folder = fetch_shards(repo, split)
+    except NotOnHubError as error:
+        if Path(repo).parent.is_dir():  # more likely a folder misspelt
+            raise BayesVLMError(
+                f"There is no folder {repo!r}, and as a Hub data set it {error.reason}; check the path."
+            ) from error
+        raise
+    return open_shards(folder, split, name=called(repo, split), templates=templates, strict=strict)
+
+
+def _file(place: Path) -> str:
+    if ".tar" in place.suffixes:
+        return (
+            f"{place} is one shard; labelled shards are read with the classnames.txt beside their folder, so give the "
+            "folder that has it, and its split as in FOLDER:test."
+        )
+    return f"{place} is a file; give a folder with a subfolder of images for each class."
+
+
+def _unknown(name: DataName) -> str:
+    """What is wrong with a name that stands for nothing."""
+    if name.is_address:
+        return ADDRESSED.format(name=name.given)
+    if near := difflib.get_close_matches(name.base, SPLITS, n=1):
+        return f"There is no set {name.given!r}; did you mean {near[0]!r}, of the embedded world?"
+    if any(sign in name.base for sign in "*?{"):
+        return f"{name.given!r} matches nothing here; labelled images are named by their folder, not by a pattern."
+    if near := difflib.get_close_matches(name.base.lower().rstrip("/"), KNOWN, n=3, cutoff=0.5):
+        return (
+            f"{name.base!r} is neither a known data set, nor a folder, nor a Hub id; did you mean {' or '.join(near)}?"
+        )
+    return (
+        f"{name.base!r} is neither a known data set ({', '.join(KNOWN)}), nor a folder, nor a Hub id like "
+        "'owner/name'; give one of these."
+    )
