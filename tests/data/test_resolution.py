@@ -287,6 +287,21 @@ def test_labelled_shards_are_read_by_their_folder() -> None:
     assert isinstance(resolve("food").open(), LabelledShards)
 
 
+def test_both_kinds_read_a_split_in_clip_benchmarks_layout(here: Path) -> None:
+    benchmark(Path("food"))
+    for name in ("food", "food:test", "food/test", "food/test/"):
+        opened = resolve(name).open()
+        assert isinstance(opened, LabelledShards)
+        assert (opened.name, [shard.name for shard in opened.shards]) == ("here/food", ["0.tar"])
+    for name in ("food:test", "food/test"):
+        assert [shard.name for shard in resolve(name, "pairs").open().shards] == ["0.tar"]  # type: ignore[attr-defined]
+    with pytest.raises(BayesVLMError, match=r"holds its tar shards in subfolders \(test\); name one, as in food:test"):
+        resolve("food", "pairs").open()
+    shard(Path("laion/00000.tar"))
+    with pytest.raises(BayesVLMError, match=r"laion holds tar shards \(00000\.tar\) without class names"):
+        resolve("laion").open()
+
+
 def test_a_captions_file_lists_images_beside_it() -> None:
     captioned(Path("mine"))
     Path("mine/train.tsv").write_text("filepath\ttitle\n0.png\tone\n1.png\ttwo\n")

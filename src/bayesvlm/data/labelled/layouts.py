@@ -25,12 +25,22 @@ def open_folder(
 ) -> LabelledSet:
     """A folder in either layout; without a split it is the test split, the only one, or the folder itself.
 
-    It is called by its name and its parent's, for many folders are called `test`.
+    The folder of a split's shards will do as well, where the class names lie beside it. A set is called by its folder's
+    name and its parent's, for many folders are called `test`.
     """
+    own = folder.absolute()
+    if split is None and (own / "nshards.txt").is_file() and is_shards(own.parent):
+        return open_folder(own.parent, own.name, templates=templates, strict=strict)
     name = "/".join(folder.resolve().parts[1:][-2:])
     if is_shards(folder):
         split = split or _usual(folder, sorted(path.parent.name for path in folder.glob("*/nshards.txt")))
         return open_shards(folder, split, name=called(name, split), templates=templates, strict=strict)
+    shard = next(folder.glob("*.tar*"), None)
+    if shard is not None and not _subfolders(folder):
+        raise BayesVLMError(
+            f"{folder} holds tar shards ({shard.name}) without class names; labelled shards lie in a subfolder named "
+            "as their split, with classnames.txt and nshards.txt as CLIP-benchmark writes them."
+        )
     if split is None:
         split = "test" if "test" in _subfolders(folder) else None
     return open_class_folders(

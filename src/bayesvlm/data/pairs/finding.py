@@ -27,7 +27,8 @@ def find_pairs(name: DataName, root: Path) -> PairSource:
 
     - a split of the embedded world, or several joined by +;
     - a folder here or below `root`, which is, in this order: images with the captions file that is given or lies in it;
-      a data set written by `save_to_disk`; tar shards; images with a text file beside each; parquet files;
+      a data set written by `save_to_disk`; tar shards, in a subfolder where that is the split; images with a text file
+      beside each; parquet files;
     - one tar shard, or a pattern of them: `shards/{00000..00099}.tar`, `shards/*.tar`;
     - a captions file (csv, tsv, jsonl, json) that lists images relative to its folder;
     - the Hub id of a data set, with its split; read with the optional `datasets` library.
@@ -118,7 +119,10 @@ def _open_table(source: str, split: str | None, choices: PairChoices) -> PairDat
 
 
 def _open_folder(folder: Path, split: str | None, table: bool, choices: PairChoices) -> PairSet:
-    layout = "data set" if table else _layout(folder, choices.captions)
+    captioned = choices.captions is not None or find_captions_file(folder) is not None
+    if split is not None and not captioned and (shards := find_shards(folder / split)):  # as CLIP-benchmark has them
+        return _open_shards(shards, None, choices)
+    layout = "data set" if table else "images" if captioned else _layout(folder)
     if layout == "shards":
         choices.refuse(folder, "a folder of tar shards", split)
         return PairShards.open(folder, choices.batch_size, choices.strict)
@@ -127,9 +131,8 @@ def _open_folder(folder: Path, split: str | None, table: bool, choices: PairChoi
     return _open_images(folder, choices.captions, split, choices)
 
 
-def _layout(folder: Path, captions: Path | None) -> Literal["images", "shards", "data set"]:
-    if captions is not None or find_captions_file(folder):
-        return "images"
+def _layout(folder: Path) -> Literal["images", "shards", "data set"]:
+    """What a folder without a captions file holds."""
     if is_saved_dataset(folder):
         return "data set"
     shards, images = find_shards(folder), find_images(folder)
@@ -140,6 +143,12 @@ def _layout(folder: Path, captions: Path | None) -> Literal["images", "shards", 
         )
     if shards:
         return "shards"
+    within = [] if images else sorted(path.name for path in folder.iterdir() if path.is_dir() and find_shards(path))
+    if within:
+        raise BayesVLMError(
+            f"{folder} holds its tar shards in subfolders ({', '.join(within[:10])}); name one, as in "
+            f"{folder}:{within[0]}."
+        )
     return "data set" if not images and any(folder.rglob("*.parquet")) else "images"
 
 
