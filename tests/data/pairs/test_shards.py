@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from bayesvlm import BayesVLMError
-from bayesvlm.data.pairs.shards import PairShards
+from bayesvlm.data.pairs.shards import PairShards, without_braces
 
 Members = list[tuple[str, bytes]]
 
@@ -215,3 +215,11 @@ def test_folders_without_pairs(tmp_path: Path) -> None:
     for shards in ([], [("readme", b"hello")], [("a.webp", picture(0, "webp")), ("a.cls", b"3")]):
         with pytest.raises(BayesVLMError, match=r"none of its 1 shard\(s\) holds a sample with an image and a caption"):
             list(PairShards.open(write(tmp_path, shards)))
+
+
+@pytest.mark.parametrize(
+    "name", ["a/{00000..00012}.tar", "{0..11}.tar", "{train,val}/{0..2}.tar", "{a,b,}.tar", "plain.tar", "*.tar"]
+)
+def test_braces_stand_for_what_webdataset_takes_them_for(name: str) -> None:
+    shardlists = pytest.importorskip("webdataset.shardlists")
+    assert list(without_braces(name)) == shardlists.expand_urls(name)

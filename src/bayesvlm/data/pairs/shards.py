@@ -23,6 +23,7 @@ from bayesvlm.images.decoding import to_rgb
 from bayesvlm.images.files import SUFFIXES, ReadImage, SkippedImages
 
 _SHARDS = (".tar", ".tar.gz")
+_BRACES = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}")  # {00000..00099} or {train,val}
 _EDGE = 1 << 16  # bytes from the beginning and the end of a shard that its fingerprint is made of
 
 
@@ -44,13 +45,30 @@ def is_shard_pattern(name: str) -> bool:
 
 def expand_shards(pattern: Path) -> list[Path]:
     """The files that a pattern stands for: those between braces whether they are there or not, in the order written."""
-    from webdataset.shardlists import expand_urls  # takes a second: only where patterns are
-
     found: list[Path] = []
-    for name in expand_urls(str(pattern)):
+    for name in without_braces(str(pattern)):
         matches = [Path(match) for match in glob(name)] if has_magic(name) else [Path(name)]
         found += sorted(matches, key=_number)
     return found
+
+
+def without_braces(name: str) -> Iterator[str]:
+    """Every name that one with braces stands for.
+
+    >>> list(without_braces("{008..010}.tar")), list(without_braces("{train,val}/0.tar"))
+    (['008.tar', '009.tar', '010.tar'], ['train/0.tar', 'val/0.tar'])
+    """
+    found = _BRACES.search(name)
+    if found is None:
+        yield name
+        return
+    first, last, listed = found.groups()
+    if listed is None:
+        choices = [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
+    else:
+        choices = listed.split(",")
+    for choice in choices:
+        yield from without_braces(f"{name[: found.start()]}{choice}{name[found.end() :]}")
 
 
 @dataclass(frozen=True)
