@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -13,16 +13,14 @@ from bayesvlm.core.cosine import CosineMoments, prob_cosine
 from bayesvlm.core.distribution import EmbeddingDistribution
 from bayesvlm.core.embeddings import GaussianEmbeddings
 from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.core.estimation import TOWERS, Loss, Tower
+from bayesvlm.core.estimation import TOWERS, Tower
 from bayesvlm.core.features import Features
 from bayesvlm.core.frozen import FrozenDict
 from bayesvlm.core.head import BayesHead
 from bayesvlm.core.joint import joint_logit_covariance
 from bayesvlm.core.posterior import Posterior
 from bayesvlm.core.prediction import Prediction
-from bayesvlm.core.projection import Projection
 from bayesvlm.core.settings import Settings
-from bayesvlm.models import Adapter
 from bayesvlm.plain import PlainVLM
 from bayesvlm.predicting import Method, check_method, predict, stream_predictions
 
@@ -34,21 +32,12 @@ class GaussianVLM(PlainVLM):
         settings: tau, lam, structure, covariance and link.
     """
 
-    settings: Settings
-    _posterior: Mapping[Tower, EmbeddingDistribution] | None
+    settings: Settings = Settings()
+    _posterior: Mapping[Tower, EmbeddingDistribution] | None = None
 
-    def __init__(
-        self,
-        image: Projection,
-        text: Projection,
-        logit_scale: float,
-        logit_bias: float | None = None,
-        loss: Loss = "infonce",
-        adapter: Adapter | None = None,
-        posterior: Mapping[Tower, EmbeddingDistribution] | None = None,
-    ) -> None:
-        super().__init__(image, text, logit_scale, logit_bias, loss, adapter)
-        self._hold(settings=Settings(), _posterior=None if posterior is None else FrozenDict(posterior))
+    def with_distributions(self, posterior: Mapping[Tower, EmbeddingDistribution]) -> Self:
+        """This model with its towers' embeddings distributed so, as a checkpoint may bring it along."""
+        return self._changed(_posterior=FrozenDict(posterior))
 
     @property
     def fitted(self) -> bool:

@@ -78,7 +78,7 @@ def find(
 
 def parts(adapter: Adapter) -> dict[str, Any]:
     """An adapter as arguments of BayesVLM."""
-    names = ("image", "text", "logit_scale", "logit_bias", "loss", "posterior")
+    names = ("image", "text", "logit_scale", "logit_bias", "loss")
     return {"adapter": adapter, **{name: getattr(adapter, name) for name in names}}
 
 

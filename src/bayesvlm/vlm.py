@@ -85,6 +85,8 @@ class BayesVLM(GaussianVLM):
         """
         found = pretrained.find(name, model=model, device=device, dtype=dtype, revision=revision)
         vlm = cls(**found.model)
+        if vlm.adapter is not None and vlm.adapter.posterior is not None:
+            vlm = vlm.with_distributions(vlm.adapter.posterior)
         return vlm if found.posterior is None else vlm.with_posterior(found.posterior, strict=strict)
 
     def with_posterior(self, saved: SavedPosterior, *, strict: bool = False) -> Self:

@@ -107,7 +107,7 @@ def test_a_posterior_given_by_its_inverses() -> None:
         damped = math.sqrt(posterior.tau) * A + math.sqrt(posterior.lam) * torch.eye(len(A), dtype=A.dtype)
         given[tower] = InvertedPosterior(posterior.projection, damped.inverse(), posterior.shape.spectrum)
     own = case.vlm
-    vlm = BayesVLM(own.image, own.text, own.logit_scale, own.logit_bias, own.loss, posterior=given)
+    vlm = BayesVLM(own.image, own.text, own.logit_scale, own.logit_bias, own.loss).with_distributions(given)
     classes = case.classes(4)
     torch.testing.assert_close(vlm.head(classes)(case.images), case.vlm.head(classes)(case.images), rtol=0, atol=1e-10)
 

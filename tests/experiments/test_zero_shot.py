@@ -137,7 +137,7 @@ def test_a_posterior_known_by_its_inverses(vlm: BayesVLM, cache: FeatureCache, r
         A, B = (math.sqrt(vlm.tau) * of + root * torch.eye(len(of)) for of in (factors.A, factors.B))
         inverted[tower] = InvertedPosterior(getattr(vlm, tower), A.inverse(), B.inverse().diagonal())
     parts = vlm.image, vlm.text, vlm.logit_scale, vlm.logit_bias, vlm.loss, vlm.adapter
-    published = BayesVLM(*parts, posterior=inverted)
+    published = BayesVLM(*parts).with_distributions(inverted)
     found = ready(published, cache).run(thinned("openmoji-black"))
     assert found.inputs["posterior"]["factors"] != result.inputs["posterior"]["factors"]
     expected, scored = result.scores["Bayes"].outcomes, found.scores["Bayes"].outcomes

@@ -259,7 +259,7 @@ def predicting(variance: float, noise: float) -> tuple[BayesVLM, Features, Featu
     """A model that predicts one variance for all; captions are their pictures up to noise."""
     projection = Projection(torch.eye(32).double())
     given = {tower: PredictedVariance(projection.weight, 32) for tower in ("image", "text")}
-    vlm = BayesVLM(projection, projection, 2.0, posterior=given)  # type: ignore[arg-type]
+    vlm = BayesVLM(projection, projection, 2.0).with_distributions(given)  # type: ignore[arg-type]
     mean = torch.nn.functional.normalize(randn(40, 32, seed=1), dim=1)
     log_variance = torch.full((40, 32), math.log(variance)).double()
     captions = mean + noise / math.sqrt(32) * randn(40, 32, seed=2)
