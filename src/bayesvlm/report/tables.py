@@ -32,7 +32,7 @@ class Row(NamedTuple):
     cells: list[Cell | None]
 
 
-class Table(NamedTuple):
+class ScoreTable(NamedTuple):
     """Rows by model, metric and method; columns are the sets."""
 
     sets: list[str]
@@ -47,7 +47,7 @@ METRICS: dict[str, tuple[str, int, Callable[[Scores], tuple[float, float | None]
 """What the paper's tables hold: title, decimals, and value with error."""
 
 
-def collect(results: Sequence[Result]) -> Table:
+def collect(results: Sequence[Result]) -> ScoreTable:
     """Results side by side, in the order in which models, methods and sets first occur."""
     if not results:
         raise BayesVLMError("There are no results to tabulate; run `bayesvlm eval` first.")
@@ -64,7 +64,7 @@ def collect(results: Sequence[Result]) -> Table:
                     scores = found[model, name].scores.get(method) if (model, name) in found else None
                     cells.append(None if scores is None else Cell(*value(scores), method in winners[name]))
                 rows.append(Row(model, title, method, cells))
-    return Table(sets, rows)
+    return ScoreTable(sets, rows)
 
 
 def render_table(results: Sequence[Result], kind: Format) -> str:
@@ -77,7 +77,7 @@ def render_table(results: Sequence[Result], kind: Format) -> str:
     return {"md": _markdown, "latex": _latex, "csv": _csv}[kind](collect(results))
 
 
-def _markdown(table: Table) -> str:
+def _markdown(table: ScoreTable) -> str:
     lines = [_line(["model", "metric", "method", *table.sets]), _line(["---"] * (3 + len(table.sets)))]
     for row in table.rows:
         cells = [_shown(cell, row.metric, "±") for cell in row.cells]
@@ -90,7 +90,7 @@ def _line(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def _latex(table: Table) -> str:
+def _latex(table: ScoreTable) -> str:
     lines = [r"\begin{tabular}{lll" + "r" * len(table.sets) + "}", r"\toprule"]
     lines.append(" & ".join(["model", "metric", "method", *map(_escaped, table.sets)]) + r" \\")
     before: tuple[str, str] | None = None
@@ -114,7 +114,7 @@ def _escaped(text: str) -> str:
     return "".join(words.get(letter, f"\\{letter}" if letter in "&%$#_{}" else letter) for letter in text)
 
 
-def _csv(table: Table) -> str:
+def _csv(table: ScoreTable) -> str:
     """Long form, one figure a line, at full precision."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
