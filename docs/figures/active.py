@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bayesvlm.data.cache import FeatureCache
 from bayesvlm.experiments.adaptation import Adaptation, Protocol, Run, advantage, curves
-from bayesvlm.experiments.encoding import Encoder
+from bayesvlm.experiments.feature_store import FeatureStore
 from bayesvlm.report import save_png
 from bayesvlm.report.adaptation import curves_plot, quadrants, told_apart
 from bayesvlm.vlm import BayesVLM
@@ -56,7 +56,7 @@ def main() -> None:
     everything: dict[str, Sequence[Run]] = {}
     for model, target, classes in (TASKS + OTHER_TASKS)[turn - 1 :: of]:
         vlm = BayesVLM.from_pretrained(model, device="cpu")
-        task = world_task(Encoder(vlm, FeatureCache()), target, classes)
+        task = world_task(FeatureStore(vlm, FeatureCache()), target, classes)
         asked = Protocol() if classes == KINDS else Protocol(strategies=FEW)
         experiment = Adaptation(vlm, task, asked, folder / model / task.name)
         runs = experiment.run()

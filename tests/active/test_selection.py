@@ -114,7 +114,7 @@ def test_chunks_of_the_pool_and_its_order_change_nothing(  # type: ignore[no-unt
 ) -> None:
     options = Epig(gamma=1e-2, beta=5.0, targets=8, candidates=POOL)
     whole = rank(vlm, pool, target, classes, "epig", BUDGET, labels, options=options)
-    monkeypatch.setattr(module, "MEMORY", 4 * 100 * CLASSES * 7)
+    monkeypatch.setattr(module, "BLOCK", 100 * CLASSES * 7)
     parts = rank(vlm, pool, target, classes, "epig", BUDGET, labels, options=options)
     assert torch.equal(parts.indices, whole.indices)
     assert_close(parts.scores, whole.scores, 1e-5)
@@ -123,7 +123,7 @@ def test_chunks_of_the_pool_and_its_order_change_nothing(  # type: ignore[no-unt
     assert torch.equal(shuffle[shuffled.indices], whole.indices)
     for strategy in ("entropy", "targeted-entropy", "bald", "targeted-bald"):
         one = select(vlm, pool, target, classes, strategy, BUDGET)
-        monkeypatch.setattr(module, "MEMORY", 4 * CLASSES * 7)
+        monkeypatch.setattr(module, "BLOCK", CLASSES * 7)
         assert torch.equal(select(vlm, pool, target, classes, strategy, BUDGET), one)
         other = select(vlm, pool[shuffle], target, classes, strategy, BUDGET)
         assert torch.equal(shuffle[other], one)

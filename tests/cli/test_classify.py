@@ -31,7 +31,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BAYESVLM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(image_files, "BATCH", BATCH)
+    monkeypatch.setattr(image_files, "_KEPT", BATCH)
     monkeypatch.setattr(image_files, "_FEW", COUNT)
     Path("photos").mkdir()
     for number, image in enumerate(world.load("openmoji-black").images[:COUNT]):

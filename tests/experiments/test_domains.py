@@ -10,7 +10,7 @@ from PIL import Image
 
 from bayesvlm import BayesVLM, BayesVLMError
 from bayesvlm.experiments.domains import COLLECTIONS, domain_task, find_domains
-from bayesvlm.experiments.encoding import Encoder
+from bayesvlm.experiments.feature_store import FeatureStore
 
 
 def drawn_domains(folder: Path, domains: tuple[str, ...], classes: tuple[str, ...], each: int) -> None:
@@ -25,11 +25,11 @@ def drawn_domains(folder: Path, domains: tuple[str, ...], classes: tuple[str, ..
 
 
 @pytest.fixture(scope="module")
-def encoder() -> Encoder:
-    return Encoder(BayesVLM.from_pretrained("emoji-clip", device="cpu"))
+def encoder() -> FeatureStore:
+    return FeatureStore(BayesVLM.from_pretrained("emoji-clip", device="cpu"))
 
 
-def test_office_home_in_its_published_layout(encoder: Encoder, tmp_path: Path) -> None:
+def test_office_home_in_its_published_layout(encoder: FeatureStore, tmp_path: Path) -> None:
     archive = tmp_path / "officehome/OfficeHomeDataset_10072016"
     drawn_domains(archive, ("Art", "Clipart", "Product", "Real World"), ("Alarm_Clock", "Bed"), each=20)
     domains = find_domains("officehome")
@@ -51,7 +51,7 @@ def test_office_home_in_its_published_layout(encoder: Encoder, tmp_path: Path) -
     assert len(apart.unique(dim=0)) == 40, "no image is in two of them"
 
 
-def test_the_pool_shows_the_target_s_classes_only(encoder: Encoder, tmp_path: Path) -> None:
+def test_the_pool_shows_the_target_s_classes_only(encoder: FeatureStore, tmp_path: Path) -> None:
     drawn_domains(tmp_path / "imagenet-r/imagenet-r", ("",), ("n01443537", "n02099601"), each=25)
     drawn_domains(tmp_path / "imagenet-sketch/sketch", ("",), ("n01440764", "n01443537", "n02099601"), each=25)
     for name, rows in {
@@ -81,7 +81,7 @@ def test_one_domain_is_too_few(tmp_path: Path, domains: tuple[str, ...], sentenc
         find_domains(str(tmp_path))
 
 
-def test_a_domain_too_small_to_split(encoder: Encoder, tmp_path: Path) -> None:
+def test_a_domain_too_small_to_split(encoder: FeatureStore, tmp_path: Path) -> None:
     drawn_domains(tmp_path, ("summer", "winter"), ("cat", "dog"), each=1)
     with pytest.raises(BayesVLMError, match="The domain 'winter' has 2 images, of which"):
         domain_task(encoder, find_domains(str(tmp_path)), "winter")

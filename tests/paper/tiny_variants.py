@@ -10,7 +10,7 @@ import torch
 from bayesvlm import BayesVLM
 from bayesvlm.core.features import Features
 from bayesvlm.core.tuning import DEFAULT_TAUS, TauGrid
-from bayesvlm.experiments.encoding import EncodedSet
+from bayesvlm.experiments.feature_store import EncodedSet
 from bayesvlm.experiments.scoring import Scores
 from bayesvlm_paper.plans import Plan
 

@@ -11,7 +11,7 @@ from experiments.thinned import GROUP, thinned
 
 from bayesvlm import BayesVLM, BayesVLMError, world
 from bayesvlm.data.cache import FeatureCache
-from bayesvlm.experiments.encoding import Encoder
+from bayesvlm.experiments.feature_store import FeatureStore
 from bayesvlm_world import FOLDER
 from bayesvlm_world import domains as styles
 from bayesvlm_world.domains import STYLES, world_task
@@ -24,7 +24,7 @@ def vlm() -> BayesVLM:
 
 def test_a_task_of_the_world_in_small(vlm: BayesVLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(styles, "load", thinned)
-    task = world_task(Encoder(vlm, FeatureCache(tmp_path)), "openmoji-black", GROUP)
+    task = world_task(FeatureStore(vlm, FeatureCache(tmp_path)), "openmoji-black", GROUP)
     aimed = thinned("openmoji-black").half("target")
     assert task.name == f"openmoji-black/{GROUP}"
     assert task.target.labels.tolist() == list(aimed.labels)
@@ -50,7 +50,7 @@ def test_kinds_are_groups_of_concepts(vlm: BayesVLM, monkeypatch: pytest.MonkeyP
         inside = set(split.group(group).keys)
         named = {key for key, label in zip(kinds.keys, kinds.labels, strict=True) if kinds.classes[label] == group}
         assert named == inside
-    texts = styles._kinds(Encoder(vlm), None)
+    texts = styles._kinds(FeatureStore(vlm), None)
     names = world.load("train").group("food-drink").classes
     expected = vlm.text.embed(vlm.text_features(list(names))).mean(dim=0)
     found = vlm.text.embed(texts)[world.GROUPS.index("food-drink")]
@@ -72,7 +72,7 @@ def test_kinds_of_a_group_are_its_subgroups(vlm: BayesVLM) -> None:
     assert [kinds.classes[label] for label in kinds.labels] == expected
     names = [name for name in world.load("train").classes if of[name] == "drink"]
     mean = vlm.text.embed(vlm.text_features(names)).mean(dim=0)
-    texts = styles._kinds(Encoder(vlm), "food-drink")
+    texts = styles._kinds(FeatureStore(vlm), "food-drink")
     assert len(texts) == len(kinds.classes)
     assert torch.allclose(vlm.text.embed(texts)[kinds.classes.index("drink")], mean, atol=1e-4)
     with pytest.raises(BayesVLMError, match="group='food' is not known"):
@@ -90,4 +90,4 @@ def test_the_whole_world_s_halves_share_no_concept() -> None:
 
 def test_a_style_that_was_trained_on_is_no_target(vlm: BayesVLM) -> None:
     with pytest.raises(BayesVLMError, match="target='noto' is not known; use 'emojione-colour', "):
-        world_task(Encoder(vlm), "noto", GROUP)
+        world_task(FeatureStore(vlm), "noto", GROUP)

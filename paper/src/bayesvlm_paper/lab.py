@@ -31,7 +31,7 @@ from bayesvlm.evaluation import Outcomes
 from bayesvlm.experiments.adaptation import Task
 from bayesvlm.experiments.domains import domain_task, find_domains
 from bayesvlm.experiments.earlier import Earlier
-from bayesvlm.experiments.encoding import EncodedSet, Encoder
+from bayesvlm.experiments.feature_store import EncodedSet, FeatureStore
 from bayesvlm.experiments.methods import METHODS, PREDICTED, SINGLE
 from bayesvlm.experiments.scoring import Scores
 from bayesvlm.experiments.zero_shot import Result, ZeroShot, model_inputs, place
@@ -93,9 +93,9 @@ class Lab:
         """
         return self._once(("vlm", name), lambda: self._ready(name))
 
-    def encoder(self, name: str) -> Encoder:
+    def encoder(self, name: str) -> FeatureStore:
         """A model's encoder, its features kept in the cache."""
-        return self._once(("encoder", name), lambda: Encoder(self._loaded(name), self.cache))
+        return self._once(("encoder", name), lambda: FeatureStore(self._loaded(name), self.cache))
 
     def fitted(
         self, name: str, images: Features, texts: Features, *, negatives: int = WORLD_NEGATIVES, tune: bool = True

@@ -16,7 +16,7 @@ from bayesvlm.data.sources import bytes_in
 from bayesvlm.data.views import Views
 from bayesvlm.experiments import corruption
 from bayesvlm.experiments.domains import find_domains
-from bayesvlm.experiments.encoding import Encoder
+from bayesvlm.experiments.feature_store import FeatureStore
 from bayesvlm.models import resolve_device
 from bayesvlm_paper.item import Item
 from bayesvlm_paper.lab import PAIRS, Lab
@@ -122,7 +122,7 @@ class _Model:
 
     name: str
     loads: list[Load]
-    encoder: Encoder | None
+    encoder: FeatureStore | None
     problem: str = ""
 
     @classmethod
@@ -201,7 +201,7 @@ def _opened(load: Load, lab: Lab) -> tuple[Load, LabelledSet | None]:
     return replace(load, count=data.size if data.size is not None else load.count), data
 
 
-def _images(name: str, lab: Lab, encoder: Encoder | None, voting: Views | None) -> Load:
+def _images(name: str, lab: Lab, encoder: FeatureStore | None, voting: Views | None) -> Load:
     load, data = _opened(find_set(name, lab.root), lab)
     large, note = (load.size or 0) > LARGE, ""
     if load.here and large and encoder is not None:
@@ -223,7 +223,7 @@ def _some_images(name: str, lab: Lab) -> Load:
     return replace(load, encode=count * (levels + 1), texts=count * (levels + 2))  # once more with one letter changed
 
 
-def _pairs(name: str, lab: Lab, encoder: Encoder | None, distortions: Sequence[Distortion]) -> Load:
+def _pairs(name: str, lab: Lab, encoder: FeatureStore | None, distortions: Sequence[Distortion]) -> Load:
     load = find_pairs(name, lab.root)
     count, texts, versions = load.count or PAIRS, True, 1 + len(distortions)
     if load.here and any(Path(load.where).rglob("*.parquet")):

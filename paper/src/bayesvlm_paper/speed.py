@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from PIL import Image
 
-from bayesvlm.experiments.encoding import Encoder
+from bayesvlm.experiments.feature_store import FeatureStore
 from bayesvlm_paper.architectures import architecture, flops_per_image, flops_per_text, image_encoder
 
 REFERENCE = "CLIP-Base"
@@ -36,7 +36,7 @@ def _rate(seconds: float) -> str:
 
 
 @cache
-def measured(encoder: Encoder) -> Speed:
+def measured(encoder: FeatureStore) -> Speed:
     """Of a model that is loaded."""
     images, texts = [Image.new("RGB", (224, 224))] * _BATCH, [_CAPTION] * _BATCH
     adapter = encoder.adapter

@@ -20,11 +20,11 @@ until that adds up to `NEGLIGIBLE` nats, or to a hundredth of the whole.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
+from bayesvlm.core.blocks import row_blocks
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.predict import entropy
 from bayesvlm.core.threads import in_threads
@@ -114,9 +114,7 @@ def _centred_ratios(probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # [R, S], 
 def _told_about_draws(probs: Tensor, mean: Tensor) -> Tensor:  # [S, N, C], [N, C] -> [N, C]
     """p(y) 1/S sum_k f(r_k - 1): what each class adds to BALD, nats."""
     tiny, told = torch.finfo(mean.dtype).tiny, torch.empty_like(mean)
-    step = max(1, TILE // (len(probs) * mean.shape[1]))
-    for start in range(0, len(mean), step):
-        own = slice(start, start + step)
+    for own in row_blocks(len(mean), len(probs) * mean.shape[1], TILE):
         ratios = (probs[:, own] / mean[own].clamp_min(tiny)).clamp_min_(tiny)  # r log r of the least is as good as zero
         told[own] = mean[own] * (ratios.log().mul_(ratios).mean(dim=0) - ratios.mean(dim=0) + 1).clamp_min(0)
     return told
@@ -146,9 +144,3 @@ def _bounded(scores: Tensor, most: Tensor) -> Tensor:  # [N], [N] -> [N]
             "its label; probabilities must be finite and sum to one over the classes."
         )
     return scores.clamp_min(0)
-
-
-def chunks(count: int, draws: int, classes: int, memory: int) -> Iterator[slice]:
-    """Inputs whose probabilities under all draws fit into so many bytes of float32."""
-    step = max(1, memory // (4 * draws * classes))
-    return (slice(start, start + step) for start in range(0, count, step))

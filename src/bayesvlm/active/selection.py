@@ -22,11 +22,12 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from bayesvlm.active.acquisition import bald, chunks, epig
+from bayesvlm.active.acquisition import bald, epig
 from bayesvlm.active.contrast import ClassContrast
 from bayesvlm.active.online import OnlineLaplace
 from bayesvlm.active.targeting import Metric, nearest_distinct
 from bayesvlm.classes import class_names, label_indices
+from bayesvlm.core.blocks import row_blocks
 from bayesvlm.core.distribution import Drawn
 from bayesvlm.core.draws import Held
 from bayesvlm.core.errors import BayesVLMError, BayesVLMWarning, check_choice, check_count
@@ -39,7 +40,7 @@ from bayesvlm.vlm import BayesVLM
 
 Strategy = Literal["random", "targeted-random", "entropy", "targeted-entropy", "bald", "targeted-bald", "epig"]
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
-MEMORY = 2**28  # bytes of class probabilities under all draws held at once
+BLOCK = 2**26  # class probabilities under all draws that are held at once: 256 MiB in float32
 LEAST_CHOICE = 1.25  # candidates for every label, where the target is small: with twice as many it chooses worse
 MOST_CANDIDATES = 1000  # that EPIG considers by itself: farther from the target it chooses worse, and takes longer
 
@@ -207,14 +208,14 @@ def _none(vlm: BayesVLM, inputs: Features, texts: Features, draws: int, seed: in
 
 def _entropy(vlm: BayesVLM, inputs: Features, texts: Features, draws: int, seed: int) -> Tensor:  # [N]
     """Of the model's own probabilities, at the mean of the posterior (the paper's baseline)."""
-    parts = chunks(len(inputs), 1, len(texts), MEMORY)
+    parts = row_blocks(len(inputs), len(texts), BLOCK)
     return torch.cat([entropy(vlm.plain(inputs[part], texts)).cpu() for part in parts])
 
 
 def _bald(vlm: BayesVLM, inputs: Features, texts: Features, draws: int, seed: int) -> Tensor:  # [N]
     """Every chunk sees the same draws."""
     image, text = vlm.posterior["image"], vlm.posterior["text"]
-    parts = chunks(len(inputs), draws, len(texts), MEMORY)
+    parts = row_blocks(len(inputs), draws * len(texts), BLOCK)
     probs = (drawn_probabilities(image, inputs[part], text, texts, vlm.scale, draws, seed) for part in parts)
     return torch.cat([bald(of).cpu() for of in probs])
 
@@ -291,7 +292,7 @@ class _EpigLoop:
         looked_at = self.target[torch.randperm(len(self.target), generator=self.generator)[:count]]
         seed = int(torch.randint(2**31, (), generator=self.generator))
         scores = []
-        for part in chunks(len(left), self.draws, len(self.texts), MEMORY):
+        for part in row_blocks(len(left), self.draws * len(self.texts), BLOCK):
             with self._timed("draws"):
                 both = Features.concatenate([looked_at, self.pool[left[part]]])
                 probs = self._probabilities(online, both, seed)

@@ -16,7 +16,7 @@ from bayesvlm.cli.output import emit, remark, table
 
 if TYPE_CHECKING:
     from bayesvlm.experiments.adaptation import Task
-    from bayesvlm.experiments.encoding import Encoder
+    from bayesvlm.experiments.feature_store import FeatureStore
 
 WORLD = "world"
 
@@ -82,7 +82,7 @@ def adapt(
     from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.data.cache import FeatureCache
     from bayesvlm.experiments.adaptation import Adaptation, Protocol
-    from bayesvlm.experiments.encoding import Encoder
+    from bayesvlm.experiments.feature_store import FeatureStore
     from bayesvlm.images.files import describe_skipped
     from bayesvlm.report.adaptation import verdicts, write_adaptation
     from bayesvlm.report.page import check_replaces
@@ -125,7 +125,7 @@ def adapt(
     check_replaces(check_writable(out) / "report.html", asked, overwrite)
     vlm = BayesVLM.from_pretrained(posterior, model=model, device=device, strict=strict)
     _ = vlm.factors  # fine-tuning extends them: a model without is refused before anything is encoded
-    encoder = Encoder(vlm, FeatureCache(cache))
+    encoder = FeatureStore(vlm, FeatureCache(cache))
     found: dict[str, Any] = {}
     answers: dict[str, Any] = {}
     counts: dict[str, int] = {}
@@ -162,7 +162,7 @@ def adapt(
 class _Tasks:
     targets: tuple[str, ...]
     budgets: tuple[int, ...]
-    make: Callable[[Encoder, str], Task]
+    make: Callable[[FeatureStore, str], Task]
 
 
 def _tasks(

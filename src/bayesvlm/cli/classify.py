@@ -72,7 +72,7 @@ def classify(
     from bayesvlm.cli.prompts import prompts, read_classes
     from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.data.cache import FeatureCache
-    from bayesvlm.experiments.encoding import Encoder
+    from bayesvlm.experiments.feature_store import FeatureStore
     from bayesvlm.experiments.image_files import encode_files
     from bayesvlm.images.files import SkippedImages, find_all_images
     from bayesvlm.progress import progress_bar
@@ -98,7 +98,7 @@ def classify(
     if len(names) == 1:
         alone = "; `alone` (label_prob in files) is that of the label by itself" if vlm.loss == "sigmoid" else ""
         remark(f"there is one class only, so the probability of {names[0]!r} is always 1 and says nothing{alone}")
-    encoder = Encoder(vlm, FeatureCache(cache))
+    encoder = FeatureStore(vlm, FeatureCache(cache))
     rows: list[dict[str, Any]] = []  # that are shown
     seen = answered = 0
     try:
@@ -110,7 +110,7 @@ def classify(
             warnings.filterwarnings("ignore", "There is one class only")  # it is said above
             texts = vlm.text_features(asked, progress=False)
             for batch in encode_files(encoder, paths, skipped):
-                if batch.features is not None:
+                if batch.paths:
                     prediction = vlm.classify(batch.features, texts, method=method)  # type: ignore[arg-type]
                     found = _describe(batch.paths, prediction, names, top, level)
                     if answers:

@@ -18,7 +18,7 @@ from bayesvlm.cli.output import emit, remark, table
 if TYPE_CHECKING:
     from bayesvlm.core.features import Features
     from bayesvlm.data import SkippedImages
-    from bayesvlm.experiments.encoding import Encoder
+    from bayesvlm.experiments.feature_store import FeatureStore
 
 SHOWN = 10  # of the choices, on the terminal
 
@@ -87,7 +87,7 @@ def select(
     from bayesvlm.core.errors import BayesVLMError, check_choice
     from bayesvlm.data import SkippedImages
     from bayesvlm.data.cache import FeatureCache
-    from bayesvlm.experiments.encoding import Encoder
+    from bayesvlm.experiments.feature_store import FeatureStore
     from bayesvlm.report.writing import write_whole
     from bayesvlm.vlm import BayesVLM
 
@@ -101,7 +101,7 @@ def select(
     vlm = BayesVLM.from_pretrained(posterior, model=model, device=device, strict=strict)
     texts = vlm.text_features(prompts(names, template), progress=False)
     skipped = SkippedImages(strict)
-    encoder = Encoder(vlm, FeatureCache(cache))
+    encoder = FeatureStore(vlm, FeatureCache(cache))
     images = _encoded(encoder, pool, root, skipped, "pool")
     aimed = _encoded(encoder, target, root, skipped, "target").features
     if skipped.reasons:
@@ -157,7 +157,7 @@ class _Images:
     features: Features
 
 
-def _encoded(encoder: Encoder, given: list[str], root: Path | None, skipped: SkippedImages, what: str) -> _Images:
+def _encoded(encoder: FeatureStore, given: list[str], root: Path | None, skipped: SkippedImages, what: str) -> _Images:
     """The images of the files, folders and sets that were named; a name that is both is refused by `resolve`."""
     from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.core.features import Features
@@ -194,7 +194,7 @@ def _encoded(encoder: Encoder, given: list[str], root: Path | None, skipped: Ski
 
 
 def _files(
-    encoder: Encoder, given: list[Path], skipped: SkippedImages, what: str
+    encoder: FeatureStore, given: list[Path], skipped: SkippedImages, what: str
 ) -> Iterator[tuple[list[Path], Features]]:
     """The files that can be read and their features, a batch at a time."""
     from bayesvlm.experiments.image_files import encode_files

@@ -45,7 +45,7 @@ def tune(
     from bayesvlm.data import resolve
     from bayesvlm.data.cache import FeatureCache
     from bayesvlm.data.labelled import prompts
-    from bayesvlm.experiments.encoding import Encoder
+    from bayesvlm.experiments.feature_store import FeatureStore
     from bayesvlm.images.files import describe_skipped
     from bayesvlm.vlm import BayesVLM
 
@@ -57,7 +57,7 @@ def tune(
     images = resolve(validation, root=root).open(template, strict)
     vlm = BayesVLM.from_pretrained(posterior, model=model, device=device, strict=strict)
     _ = vlm.factors  # nothing is encoded for a model without a posterior
-    encoder = Encoder(vlm, FeatureCache(cache))
+    encoder = FeatureStore(vlm, FeatureCache(cache))
     found = encoder.images(images)
     labels = found.labels.tolist()
     if found.skipped:

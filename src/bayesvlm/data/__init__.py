@@ -3,7 +3,7 @@
 `resolve` is the door: a name, to where the data is and how it is opened.
 """
 
-from bayesvlm.data.labelled import ImageFolder, LabelledSet, LabelledShards, Sample, decoded
+from bayesvlm.data.labelled import ImageFolder, LabelledSet, LabelledShards, Sample
 from bayesvlm.data.pairs import PairDataset, PairFolder, PairSet, PairShards
 from bayesvlm.data.resolution import resolve
 from bayesvlm.data.sources import Source
@@ -20,7 +20,6 @@ __all__ = [
     "Sample",
     "SkippedImages",
     "Source",
-    "decoded",
     "find_images",
     "resolve",
 ]

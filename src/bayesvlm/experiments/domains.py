@@ -15,7 +15,7 @@ from bayesvlm.data import resolve
 from bayesvlm.data.labelled import prompts
 from bayesvlm.data.names import DataName, data_root
 from bayesvlm.experiments.adaptation import BUDGETS, Labelled, Task
-from bayesvlm.experiments.encoding import EncodedSet, Encoder
+from bayesvlm.experiments.feature_store import EncodedSet, FeatureStore
 
 PARTS = {"target": (0,), "validation": (1,), "pool": (2, 3, 4)}
 """Fifths of a domain, by a hash of the image's key: these sets come without a split of their own."""
@@ -74,7 +74,7 @@ def find_domains(name: str, root: str | Path | None = None) -> Domains:
 
 
 def domain_task(
-    encoder: Encoder,
+    encoder: FeatureStore,
     domains: Domains,
     target: str,
     *,

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
-from PIL import Image
+from torch import Tensor
 
 from bayesvlm.core.features import Features
 from bayesvlm.data.cache import FeatureCache
-from bayesvlm.experiments.encoding import Encoder
-from bayesvlm.images.files import ImageFile, SkippedImages, decoded_batches, read_stored
+from bayesvlm.experiments.feature_store import FeatureStore, note_unreadable
+from bayesvlm.images.files import ImageFile, SkippedImages
+from bayesvlm.models.streaming import EncodedBatch, stream_features, stream_pixels
 
-BATCH = 128  # files that are encoded and kept together: so many are lost at most when a run is interrupted
+_KEPT = 128  # files that are kept together in the cache: so many are lost at most when a run is interrupted
 _FEW = 64  # files that are encoded sooner than the model's weights are hashed to look for them
 
 
@@ -24,53 +29,107 @@ class FileBatch:
     """Some files, one after another: those that could be read, with their features."""
 
     paths: list[Path]
-    features: Features | None  # [n]; None where no file could be read
+    features: Features  # [n]
     seen: int  # files, with those that could not be read
 
 
-def encode_files(encoder: Encoder, paths: Sequence[Path], skipped: SkippedImages) -> Iterator[FileBatch]:
+def encode_files(
+    store: FeatureStore, paths: Sequence[Path], skipped: SkippedImages, batch_size: int = 64
+) -> Iterator[FileBatch]:
     """The files in batches, in order; what cannot be read is skipped and noted.
 
-    Batches are kept in the encoder's cache by what the files hold, so that the same files asked of other classes, or
-    after an interruption, are not encoded again. A few files alone are not worth it.
+    Features are kept in the cache of the store by what the files hold, so that the same files asked of other classes,
+    or after an interruption, are not encoded again. A few files alone are not worth it.
+
+    Args:
+        batch_size: how many images go through the model at once.
     """
-    cache = encoder.cache if len(paths) >= _FEW else None
-    for start in range(0, len(paths), BATCH):
-        chunk = paths[start : start + BATCH]
-        read, features = _encode(encoder, chunk, skipped) if cache is None else _kept(cache, encoder, chunk, skipped)
-        yield FileBatch([chunk[place] for place in read], features, len(chunk))
+    cache = store.cache if len(paths) >= _FEW else None
+    blocks = (_look_up(paths[start : start + _KEPT], store, cache, skipped) for start in range(0, len(paths), _KEPT))
+    for block in blocks:
+        if block.kept is not None:
+            yield block.kept
+        else:
+            stream = partial(stream_features, store.adapter, batch_size=batch_size, workers=store.workers)
+            yield from _encoded(chain([block], blocks), cache, skipped, partial(stream, total=len(paths)))
 
 
-def _encode(encoder: Encoder, chunk: Sequence[Path], skipped: SkippedImages) -> tuple[list[int], Features | None]:
-    """Which of the files can be read, and their features."""
-    files = [ImageFile(path) for path in chunk]
-    place = {id(file): index for index, file in enumerate(files)}  # a path may be given twice
-    read, parts = [], []
-    for batch in decoded_batches(files, skipped, _reader(encoder), BATCH):
-        if batch.images:
-            read += [place[id(file)] for file in batch.items]
-            parts.append(encoder.adapter.encode_images(batch.images, progress=False).to("cpu"))
-    return read, Features.concatenate(parts) if parts else None
+@dataclass(frozen=True, eq=False)
+class _Block:
+    """Files that are kept together in the cache."""
+
+    paths: Sequence[Path]
+    key: dict[str, Any] | None  # in the cache; None without one
+    kept: FileBatch | None = None  # where it is there already
 
 
-def _kept(
-    cache: FeatureCache, encoder: Encoder, chunk: Sequence[Path], skipped: SkippedImages
-) -> tuple[list[int], Features | None]:
-    """The same from the cache, where it is put if it is not there."""
-    key = {**encoder.identity, "files": [_content(path) for path in chunk]}
-    if (entry := cache.get(key)) is not None:
-        read = entry.notes["read"]
-        others = [ImageFile(path) for place, path in enumerate(chunk) if place not in read]
-        if all(image is None for _, image in skipped.decode(others, _reader(encoder))):  # which says why
-            return read, Features(**entry.tensors)
-    read, features = _encode(encoder, chunk, skipped)
-    if features is not None:
-        cache.put(key, features.tensors(), {"read": read})
-    return read, features
+def _look_up(paths: Sequence[Path], store: FeatureStore, cache: FeatureCache | None, skipped: SkippedImages) -> _Block:
+    if cache is None:
+        return _Block(paths, None)
+    key = {**store.identity, "files": [_content(path) for path in paths]}
+    entry = cache.get(key)
+    if entry is None:
+        return _Block(paths, key)
+    read: list[int] = entry.notes["read"]
+    others = [ImageFile(path) for place, path in enumerate(paths) if place not in read]
+    for batch in stream_pixels(store.adapter.preprocessor, others, workers=0):
+        if batch.places:  # one that could not be read then, and can be now
+            return _Block(paths, key)
+        note_unreadable(batch, skipped)
+    return _Block(paths, key, FileBatch([paths[place] for place in read], Features(**entry.tensors), len(paths)))
 
 
-def _reader(encoder: Encoder) -> Callable[[ImageFile], Image.Image]:
-    return partial(read_stored, read=encoder.adapter.read_image)
+def _encoded(
+    blocks: Iterable[_Block],
+    cache: FeatureCache | None,
+    skipped: SkippedImages,
+    stream: Callable[[Iterator[ImageFile]], Generator[EncodedBatch, None, None]],
+) -> Iterator[FileBatch]:
+    """Blocks through one stream, up to one that is kept already."""
+    begun: deque[_Block] = deque()
+
+    def files() -> Iterator[ImageFile]:
+        for block in blocks:
+            begun.append(block)
+            if block.kept is not None:
+                return
+            yield from map(ImageFile, block.paths)
+
+    rows = _Rows()
+    with closing(stream(files())) as batches:
+        for batch in batches:
+            note_unreadable(batch, skipped)
+            rows.add(batch)
+            while begun and begun[0].kept is None and rows.seen >= len(begun[0].paths):
+                block = begun.popleft()
+                read, features = rows.take(len(block.paths))
+                if cache is not None and block.key is not None and read:
+                    cache.put(block.key, features.tensors(), {"read": read})
+                yield FileBatch([block.paths[place] for place in read], features, len(block.paths))
+    yield from (block.kept for block in begun if block.kept is not None)
+
+
+class _Rows:
+    """Features of files on their way from batches to blocks, whose sizes have nothing to do with each other."""
+
+    def __init__(self) -> None:
+        self.seen = 0  # files that are here, with those that could not be read
+        self._first = 0  # the place of the first of them
+        self._places: list[int] = []
+        self._features: list[Features] = []
+
+    def add(self, batch: EncodedBatch) -> None:
+        self.seen += batch.seen
+        self._places += batch.places
+        self._features.append(batch.features.to("cpu"))
+
+    def take(self, count: int) -> tuple[list[int], Features]:
+        """Of the first so many files: which of them could be read, and their features."""
+        read = [place - self._first for place in self._places if place < self._first + count]
+        features = Features.concatenate(self._features)
+        self._features, self._places = [features[len(read) :]], self._places[len(read) :]
+        self._first, self.seen = self._first + count, self.seen - count
+        return read, features[: len(read)].each(Tensor.clone)
 
 
 def _content(path: Path) -> str:

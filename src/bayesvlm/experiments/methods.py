@@ -2,18 +2,20 @@
 
 Models that predict variances have ways of their own: by the mean, by the score they were trained with, by ProbCosine.
 
-All of them start from the same features and go through the images in chunks: memory is bounded however many there are.
+All of them start from the same features and go through them a block of rows at a time: memory is bounded however many
+there are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from bayesvlm.core.blocks import row_blocks
 from bayesvlm.core.errors import BayesVLMError, check_choice
 from bayesvlm.core.features import Features
 from bayesvlm.evaluation import Outcomes, apply_temperature, fit_temperature, vote
@@ -27,7 +29,6 @@ VOTING = ("TTA", "Bayes + TTA")
 """Those that let views of it vote."""
 PREDICTED = ("mean", "native", "ProbCosine")
 """Those of models that predict variances (ProLIP, PCME++)."""
-_CHUNK = 2**24  # probabilities at a time: 64 MiB in float32
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Methods:
     @classmethod
     def tuned(cls, vlm: BayesVLM, images: Features, labels: Tensor, classes: Features, keep: float = 0.3) -> Methods:
         """The temperature that minimises the NLPD of these labelled features, [N]."""
-        logits = torch.cat([vlm.logits(images[rows], classes) for rows in _chunks(len(images), len(classes))])
+        logits = torch.cat([vlm.logits(images[rows], classes) for rows in row_blocks(len(images), len(classes))])
         return cls(vlm, fit_temperature(logits, labels.to(logits.device)).value, keep)
 
     def scores(
@@ -69,15 +70,15 @@ class Methods:
     ) -> Scores:
         predict = self._predictor(method)
         if method not in VOTING:
-            chunks = _chunks(len(images), max(len(classes), images.activations.shape[1]))
-            parts = [Outcomes.of(predict(images[rows], classes), labels[rows]) for rows in chunks]
+            blocks = row_blocks(len(images), max(len(classes), images.activations.shape[1]))
+            parts = [Outcomes.of(predict(images[rows], classes), labels[rows]) for rows in blocks]
             return Scores(Outcomes.concatenate(parts))
         if views is None or len(views) % len(images):
             raise BayesVLMError(f"The method {method!r} needs views of the images, equally many of each; pass views.")
         count = len(views) // len(images)
         outcomes, voted = [], []
         width = max(len(classes), images.activations.shape[1])
-        for rows in _chunks(len(images), width * count):
+        for rows in row_blocks(len(images), width * count):
             seen = views[slice(rows.start * count, rows.stop * count)]
             result = vote(predict(seen, classes).reshape(-1, count, len(classes)), self.keep)
             outcomes.append(Outcomes.of(result.probs, labels[rows]))
@@ -105,12 +106,6 @@ def check_suits(vlm: BayesVLM, method: str) -> None:
         kind = "predicts its variances" if vlm.predicts_variance else "predicts no variances"
         others = ", ".join(PREDICTED if vlm.predicts_variance else SINGLE)
         raise BayesVLMError(f"The method {method!r} is not for a model that {kind}; use some of {others}.")
-
-
-def _chunks(rows: int, columns: int) -> Iterator[slice]:
-    """Slices of rows with at most some 2^24 numbers in each."""
-    step = max(1, _CHUNK // columns)
-    return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
 
 
 def losses(scores: Mapping[str, Scores], metric: Literal["top1", "nlpd"]) -> dict[str, Tensor]:  # [N] each

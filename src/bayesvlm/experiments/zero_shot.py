@@ -30,7 +30,7 @@ from bayesvlm.data.labelled import prompts
 from bayesvlm.data.labelled.samples import LabelledSet, absent_classes
 from bayesvlm.data.views import Views
 from bayesvlm.evaluation import Outcomes, not_worse_than_best
-from bayesvlm.experiments.encoding import Encoder
+from bayesvlm.experiments.feature_store import FeatureStore
 from bayesvlm.experiments.methods import PREDICTED, SINGLE, VOTING, Methods, check_suits, losses
 from bayesvlm.experiments.scoring import Scores
 from bayesvlm.vlm import BayesVLM
@@ -185,7 +185,7 @@ class ZeroShot:
         keep: float = 0.3,
         cache: FeatureCache | None = None,
         template: str | None = None,
-        encoder: Encoder | None = None,
+        encoder: FeatureStore | None = None,
     ) -> None:
         if methods is None:
             methods = PREDICTED if vlm.predicts_variance else SINGLE
@@ -205,7 +205,7 @@ class ZeroShot:
             raise BayesVLMError(f"template={template!r} has no place for the class name; put {{c}} where it goes.")
         self.vlm, self.name, self.methods, self.template = vlm, name, tuple(methods), template
         self.views = (views or Views()) if set(methods) & set(VOTING) else None
-        self.encoder = encoder or Encoder(vlm, cache)
+        self.encoder = encoder or FeatureStore(vlm, cache)
         self.validation, self.keep = validation if "temperature" in methods else None, keep
 
     @cached_property
@@ -262,7 +262,7 @@ class ZeroShot:
         return {"name": data.name, "fingerprint": self.encoder.fingerprint(data), "template": template}
 
 
-def model_inputs(vlm: BayesVLM, name: str, encoder: Encoder) -> dict[str, Any]:
+def model_inputs(vlm: BayesVLM, name: str, encoder: FeatureStore) -> dict[str, Any]:
     """What any result depends on of a model: weights, architecture, preprocessing, posterior."""
     return {
         "model": {

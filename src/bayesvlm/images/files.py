@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
@@ -13,6 +12,7 @@ from PIL import Image
 
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.images.decoding import ImageLike, to_rgb
+from bayesvlm.images.workers import ahead
 
 SUFFIXES = frozenset({
     ".apng", ".avif", ".avifs", ".bmp", ".dib", ".gif", ".heic", ".heics", ".heif", ".heifs", ".hif", ".j2k", ".jfif",
@@ -26,8 +26,7 @@ _OTHERS = frozenset({
     ".x3f", ".xcf",
 })  # fmt: skip
 """Of images that it does not read, or not without other programs: of cameras, of drawing programs, JPEG XL."""
-_WORKERS = 4  # threads that decode
-_AHEAD = 8  # images that they may be ahead of who takes them
+_AHEAD = 8  # images that may be decoded ahead of who takes them
 _BATCH_BYTES = 128 * 2**20  # of decoded images in a batch
 
 Result = TypeVar("Result")
@@ -127,15 +126,8 @@ class SkippedImages:
 
         Images are read by a few threads, a few images ahead of who takes them.
         """
-        with ThreadPoolExecutor(_WORKERS) as pool:
-            waiting: deque[tuple[Item, Future[Result]]] = deque()
-            for item in items:
-                waiting.append((item, pool.submit(read, item)))
-                if len(waiting) > _AHEAD:
-                    first, reading = waiting.popleft()
-                    yield first, self._result(first, reading)
-            for first, reading in waiting:
-                yield first, self._result(first, reading)
+        for item, reading in ahead(items, lambda item, pool: (item, pool.submit(read, item)), _AHEAD):
+            yield item, self._result(item, reading)
 
     def note(self, name: str, error: BayesVLMError) -> None:
         """Remember what was skipped and why; with `strict`, raise it."""

@@ -14,8 +14,8 @@ import sys
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sized
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -41,7 +41,7 @@ _FORK = (
 )  # there it breaks system libraries
 
 
-def choose_workers(inputs: Iterable[Any], batch_bytes: int) -> int:
+def choose_workers(count: int | None, batch_bytes: int) -> int:
     """How many worker processes to have where the caller does not say; 0 is threads of this process.
 
     As many as there are cores but one, at most eight, where that is quick and safe: not for a few inputs, nor on
@@ -49,15 +49,15 @@ def choose_workers(inputs: Iterable[Any], batch_bytes: int) -> int:
     worker of somebody else's, nor where too little shared memory is left for the batches, as in many containers.
 
     Args:
-        inputs: of which nothing is taken.
+        count: of inputs; None where it is not known, which is taken for many.
         batch_bytes: what a batch takes.
     """
-    few = isinstance(inputs, Sized) and len(inputs) < _FEW
+    few = count is not None and count < _FEW
     elsewhere = threading.current_thread() is not threading.main_thread() or multiprocessing.current_process().daemon
     if few or elsewhere or not _FORK:
         return 0
-    count = min(_cores() - 1, _MOST)
-    return count if count * (_AHEAD + 1) * batch_bytes < _shared_memory() else 0
+    workers = min(_cores() - 1, _MOST)
+    return workers if workers * (_AHEAD + 1) * batch_bytes < _shared_memory() else 0
 
 
 def _cores() -> int:
@@ -92,22 +92,26 @@ def in_order(
     if check_count("workers", workers, least=0):
         yield from _by_processes(batches, _Preparation(prepare, collate), workers, pin)
     else:
-        for batch in _by_threads(batches, prepare, collate):
+        for made in ahead(batches, lambda batch, pool: [pool.submit(prepare, item) for item in batch], 1):
+            batch = collate([reading.result() for reading in made])
             yield batch.pin_memory() if pin else batch  # type: ignore[attr-defined]
 
 
-def _by_threads(
-    batches: Iterable[list[Item]], prepare: Callable[[Item], Made], collate: Callable[[list[Made]], Batch]
-) -> Iterator[Batch]:
+def ahead(items: Iterable[Item], begin: Callable[[Item, ThreadPoolExecutor], Made], most: int) -> Iterator[Made]:
+    """What was begun for every item, in order, at most so many items ahead of who takes it.
+
+    Args:
+        begin: from an item to what a few threads are told to do.
+    """
     pool = ThreadPoolExecutor(_THREADS)
-    waiting: deque[list[Future[Made]]] = deque()
+    waiting: deque[Made] = deque()
     try:
-        for batch in batches:
-            waiting.append([pool.submit(prepare, item) for item in batch])
-            if len(waiting) > 1:
-                yield collate([reading.result() for reading in waiting.popleft()])
-        if waiting:
-            yield collate([reading.result() for reading in waiting.popleft()])
+        for item in items:
+            waiting.append(begin(item, pool))
+            if len(waiting) > most:
+                yield waiting.popleft()
+        while waiting:
+            yield waiting.popleft()
     finally:
         pool.shutdown(cancel_futures=True)
 

@@ -41,6 +41,10 @@ class Preprocessor:
         """An image that is upright RGB already, no larger than the model's own resizing leaves it."""
         return image if self.resizing is None else self.resizing.shrunk(image)
 
+    def prepared(self, image: ImageLike, label: str = "the image") -> PixelTensors:
+        """One image as the encoder takes it, [1, ...] each."""
+        return self.to_pixels([self.read(image, label)])
+
     @cached_property
     def blank(self) -> PixelTensors:
         """What an encoder takes for one black image, [1, ...] each."""

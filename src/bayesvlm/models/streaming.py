@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -36,24 +37,56 @@ class Expansion(Protocol):
         """The images made of one in upright RGB, which is called `key`."""
 
 
-@dataclass(frozen=True)
-class EncodedBatch:
-    """Some inputs, one after another: the features of those that could be read.
+@dataclass(frozen=True, kw_only=True)
+class StreamedBatch:
+    """Some inputs, one after another.
 
     Args:
-        features: [n]; with an expansion that makes V images of each, [n * V], those of an input one after the other.
-        places: [n], of the inputs these belong to, counted from the first input on.
+        places: of those that could be read, counted from the first input on.
         unreadable: by place, why an input could not be read.
+        inputs: all of them, as they were given; none where the pixels were ready.
     """
 
-    features: Features
     places: list[int]
     unreadable: dict[int, str] = field(default_factory=dict)
+    inputs: list[Any] = field(default_factory=list)
 
     @property
     def seen(self) -> int:
         """How many inputs, with those that could not be read."""
         return len(self.places) + len(self.unreadable)
+
+    def input(self, place: int) -> Any:
+        """What was given in a place of this batch."""
+        return self.inputs[place - min([*self.places, *self.unreadable])]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PixelBatch(StreamedBatch):
+    """Inputs as an encoder takes them.
+
+    Args:
+        pixels: of those that could be read, or None where none could; with an expansion that makes V images of each
+            input, those of an input one after the other.
+    """
+
+    pixels: PixelTensors | None
+
+    def pin_memory(self) -> PixelBatch:
+        """The same where a GPU can fetch it while the processor does something else."""
+        pinned = self.pixels and {name: value.pin_memory() for name, value in self.pixels.items()}
+        return replace(self, pixels=pinned)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodedBatch(StreamedBatch):
+    """Inputs as the encoder leaves them.
+
+    Args:
+        features: [n] of the n inputs that could be read, or [n * V]; no rows where none could.
+    """
+
+    features: Features
 
 
 def stream_features(
@@ -65,11 +98,12 @@ def stream_features(
     strict: bool = False,
     expansion: Expansion | None = None,
     label: str = "inputs",
-) -> Iterator[EncodedBatch]:
+    total: int | None = None,
+) -> Generator[EncodedBatch, None, None]:
     """The features of images from any iterable, in order, a batch at a time, in memory that does not grow.
 
     Files are read, decoded and made ready by worker processes, while the encoder runs on the batch before. The iterable
-    itself is consumed in this process, up to three batches per worker ahead.
+    itself is consumed in this process, up to two batches per worker ahead.
 
     Ready pixels are taken as they are: an input that is a mapping with "pixel_values", which is what image processors
     of `transformers` return, of one image or of a batch. So a DataLoader of one's own works; where it gives bare
@@ -85,12 +119,42 @@ def stream_features(
         strict: an input that cannot be read is an error.
         expansion: makes several images of each.
         label: what the inputs are called in errors.
+        total: how many images there are, where the iterable does not know and the caller does.
 
     Yields:
         Batches; every input is in one of them, by the place it has, as read or as unreadable.
 
     Raises:
         BayesVLMError: when an input cannot be read and `strict` is set, or a worker process ends too soon.
+    """
+    options: dict[str, Any] = {"batch_size": batch_size, "workers": workers, "expansion": expansion, "label": label}
+    options["total"] = total
+    nothing: Features | None = None
+    for batch in stream_pixels(adapter.preprocessor, inputs, pin=adapter.device.type == "cuda", **options):
+        if strict and batch.unreadable:
+            raise BayesVLMError(batch.unreadable[min(batch.unreadable)])
+        if batch.pixels is not None:
+            features = adapter.encode_pixels(batch.pixels)
+        else:
+            features = nothing = nothing or adapter.encode_pixels(adapter.preprocessor.blank)[:0]
+        yield EncodedBatch(features=features, places=batch.places, unreadable=batch.unreadable, inputs=batch.inputs)
+
+
+def stream_pixels(
+    preprocessor: Preprocessor,
+    inputs: ImageInputs,
+    *,
+    batch_size: int = 64,
+    workers: int | None = None,
+    expansion: Expansion | None = None,
+    label: str = "inputs",
+    total: int | None = None,
+    pin: bool = False,
+) -> Generator[PixelBatch, None, None]:
+    """What an encoder takes for images from any iterable; `stream_features` without the encoder.
+
+    Args:
+        pin: put the pixels where a GPU can fetch them by itself.
     """
     check_count("batch_size", batch_size)
     if workers is not None:
@@ -100,35 +164,13 @@ def stream_features(
     for first in remaining:
         everything = chain([first], remaining)
         if _is_ready(first):
-            batches = _ready_batches(everything, adapter.preprocessor, batch_size, label)
-        else:
-            if workers is None:
-                stored = isinstance(getattr(first, "image", first), str | os.PathLike | bytes)
-                workers = choose_workers(given, batch_size * adapter.preprocessor.bytes) if stored else 0
-            preparing = _Preparing(adapter.preprocessor, expansion)
-            tasks = _tasks(everything, label, preparing, workers > 0)
-            batches = in_order(
-                _grouped(tasks, batch_size // (expansion.count if expansion else 1)),
-                preparing,
-                PixelBatch.of,
-                workers,
-                pin=adapter.device.type == "cuda",
-            )
-        yield from _encoded(adapter, batches, strict)
-
-
-def _encoded(adapter: Adapter, batches: Iterable[PixelBatch], strict: bool) -> Iterator[EncodedBatch]:
-    nothing: Features | None = None
-    for batch in batches:
-        if batch.failure is not None:
-            raise BayesVLMError(batch.failure)
-        if strict and batch.unreadable:
-            raise BayesVLMError(batch.unreadable[min(batch.unreadable)])
-        if batch.pixels is not None:
-            features = adapter.encode_pixels(batch.pixels)
-        else:
-            features = nothing = nothing or adapter.encode_pixels(adapter.preprocessor.blank)[:0]
-        yield EncodedBatch(features, batch.places, batch.unreadable)
+            yield from _ready_batches(everything, preprocessor, batch_size, label)
+            return
+        if workers is None:
+            count = len(given) if total is None and isinstance(given, Sized) else total
+            stored = isinstance(getattr(first, "image", first), str | os.PathLike | bytes)
+            workers = choose_workers(count, batch_size * preprocessor.bytes) if stored else 0
+        yield from _read_batches(everything, _Preparing(preprocessor, expansion), batch_size, workers, label, pin)
 
 
 # Reading, in threads or in worker processes ---------------------------------------------------------------------------
@@ -152,39 +194,6 @@ class _Prepared:
     pixels: PixelTensors | None = None
     unreadable: str | None = None
     failure: str | None = None  # which is not the input's
-
-
-@dataclass(frozen=True)
-class PixelBatch:
-    """Some inputs, one after another, as the encoder takes them.
-
-    Args:
-        pixels: of those that could be read, or None where none could.
-        places: of those.
-        unreadable: by place, why an input could not be read.
-        failure: what went wrong that is no input's fault.
-    """
-
-    pixels: PixelTensors | None
-    places: list[int]
-    unreadable: dict[int, str] = field(default_factory=dict)
-    failure: str | None = None
-
-    @classmethod
-    def of(cls, prepared: list[_Prepared]) -> PixelBatch:
-        """Inputs put together."""
-        rows = [each.pixels for each in prepared if each.pixels is not None]
-        return cls(
-            _concatenated(rows) if rows else None,
-            [each.place for each in prepared if each.pixels is not None],
-            {each.place: each.unreadable for each in prepared if each.unreadable is not None},
-            next((each.failure for each in prepared if each.failure is not None), None),
-        )
-
-    def pin_memory(self) -> PixelBatch:
-        """The same where a GPU can fetch it while the processor does something else."""
-        pinned = self.pixels and {name: value.pin_memory() for name, value in self.pixels.items()}
-        return replace(self, pixels=pinned)
 
 
 @dataclass(frozen=True)
@@ -216,7 +225,43 @@ class _Preparing:
         return self.preprocessor.to_pixels([*map(self.preprocessor.shrunk, self.expansion.of(image, task.key))])
 
 
-def _tasks(inputs: Iterable[Any], label: str, preparing: _Preparing, to_processes: bool) -> Iterator[_Task]:
+def _read_batches(
+    inputs: Iterable[Any], preparing: _Preparing, batch_size: int, workers: int, label: str, pin: bool
+) -> Iterator[PixelBatch]:
+    sent: deque[list[Any]] = deque()  # of every batch that was begun, what was given
+
+    def groups() -> Iterator[list[_Task]]:
+        size = max(1, batch_size // (preparing.expansion.count if preparing.expansion else 1))
+        tasks = _tasks(inputs, label, preparing, to_processes=workers > 0)
+        while group := list(islice(tasks, size)):
+            sent.append([given for given, _ in group])
+            yield [task for _, task in group]
+
+    for made in in_order(groups(), preparing, _Made.of, workers, pin):
+        if made.failure is not None:
+            raise BayesVLMError(made.failure)
+        yield replace(made, inputs=sent.popleft())
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Made(PixelBatch):
+    """A batch as a worker gives it back."""
+
+    failure: str | None = None  # which is no input's fault
+
+    @classmethod
+    def of(cls, prepared: list[_Prepared]) -> _Made:
+        rows = [each.pixels for each in prepared if each.pixels is not None]
+        return cls(
+            pixels=_concatenated(rows) if rows else None,
+            places=[each.place for each in prepared if each.pixels is not None],
+            unreadable={each.place: each.unreadable for each in prepared if each.unreadable is not None},
+            failure=next((each.failure for each in prepared if each.failure is not None), None),
+        )
+
+
+def _tasks(inputs: Iterable[Any], label: str, preparing: _Preparing, to_processes: bool) -> Iterator[tuple[Any, _Task]]:
+    """Every image with what is to be done, as it was given."""
     place = 0
     for given in inputs:
         if _is_ready(given):
@@ -224,13 +269,10 @@ def _tasks(inputs: Iterable[Any], label: str, preparing: _Preparing, to_processe
                 f"{label}[{place}] holds ready pixels, and those before it are images; pass one kind only."
             )
         several = isinstance(given, np.ndarray | Tensor) and given.ndim == 4
-        for image in given if several else [given]:
-            if isinstance(image, Stored):
-                called, key = "image" if isinstance(image.image, Path) else image.name, image.name
-                image = image.image
-            else:
-                called = key = f"{label}[{place}]"
-            yield _Task(place, _sendable(image, called, preparing, to_processes), called, key)
+        for one in given if several else [given]:
+            image, key = (one.image, one.name) if isinstance(one, Stored) else (one, f"{label}[{place}]")
+            called = "image" if image is not one and isinstance(image, Path) else key
+            yield one, _Task(place, _sendable(image, called, preparing, to_processes), called, key)
             place += 1
 
 
@@ -248,12 +290,6 @@ def _sendable(image: ImageLike, label: str, preparing: _Preparing, to_processes:
         return read_stream(image, label) if isinstance(image, Readable) else preparing.read(image, label)
     except BayesVLMError as error:
         return error
-
-
-def _grouped(tasks: Iterable[_Task], size: int) -> Iterator[list[_Task]]:
-    remaining = iter(tasks)
-    while group := list(islice(remaining, max(1, size))):
-        yield group
 
 
 # Ready pixels ---------------------------------------------------------------------------------------------------------
@@ -280,12 +316,12 @@ def _ready_batches(
             part = {name: value[start : start + batch_size] for name, value in ready.items()}
             rows = len(part[PIXEL_VALUES])
             if count + rows > batch_size:
-                yield PixelBatch(_concatenated(waiting), [*range(done, done + count)])
+                yield PixelBatch(pixels=_concatenated(waiting), places=[*range(done, done + count)])
                 done, count, waiting = done + count, 0, []
             waiting.append(part)
             count += rows
     if waiting:
-        yield PixelBatch(_concatenated(waiting), [*range(done, done + count)])
+        yield PixelBatch(pixels=_concatenated(waiting), places=[*range(done, done + count)])
 
 
 def _concatenated(rows: list[PixelTensors]) -> PixelTensors:

@@ -14,7 +14,8 @@ from PIL import Image
 from bayesvlm import BayesVLMError
 from bayesvlm.data import resolve
 from bayesvlm.data.labelled.datasets import HubImages
-from bayesvlm.data.labelled.samples import Sample, decoded
+from bayesvlm.data.labelled.samples import Sample
+from bayesvlm.images.files import read_stored
 
 NAMES = ["Alarm_Clock", "Mop"]
 Row = tuple[Any, int | None]
@@ -61,8 +62,8 @@ def test_rows_are_samples(hub: Hub) -> None:
     opened = HubImages.open("someone/things", "test")
     assert (opened.name, opened.size, opened.classes) == ("things", 2, ("Alarm Clock", "Mop"))
     assert list(opened) == [Sample("0000000", picture(0), 1), Sample("0000001", picture(1), 0)]
-    (batch,) = decoded(opened)
-    assert [image.getpixel((0, 0)) for image in batch.images] == [(0, 0, 0), (1, 0, 0)]
+    images = [read_stored(sample) for sample in opened]
+    assert [image.getpixel((0, 0)) for image in images] == [(0, 0, 0), (1, 0, 0)]
 
 
 def test_columns_names_and_prompts_are_the_caller_s(hub: Hub) -> None:

@@ -10,7 +10,7 @@ import torch
 from bayesvlm.core.errors import check_choice
 from bayesvlm.core.features import Features
 from bayesvlm.experiments.adaptation import Labelled, Task
-from bayesvlm.experiments.encoding import Encoder
+from bayesvlm.experiments.feature_store import FeatureStore
 from bayesvlm_world import GROUPS, Split, group_of, load, subgroup_of, subgroups
 
 STYLES = ("emojione-colour", "emojione-black", "openmoji-colour", "openmoji-black", "fluent-high-contrast")
@@ -26,7 +26,7 @@ CLASSES = (KINDS, *GROUPS, *(f"{group}/{KINDS}" for group in GROUPS))
 """What a task may be to tell apart: kinds, the concepts of a group, or the kinds within it."""
 
 
-def world_task(encoder: Encoder, target: str, classes: str = KINDS) -> Task:
+def world_task(encoder: FeatureStore, target: str, classes: str = KINDS) -> Task:
     """Get better at a drawing style that the model was not trained on.
 
     The target is one half of the style. The pool is everything else: the other half of the style and of its family (the
@@ -66,7 +66,7 @@ def world_task(encoder: Encoder, target: str, classes: str = KINDS) -> Task:
     )
 
 
-def _kinds(encoder: Encoder, group: str | None) -> Features:
+def _kinds(encoder: FeatureStore, group: str | None) -> Features:
     """What the text tower makes of each kind: the mean over the names of its concepts, which are what it was taught."""
     concepts = [name for name in load("train").classes if group in (None, group_of(name))]
     kinds, of = (GROUPS, group_of) if group is None else (subgroups(group), subgroup_of)
@@ -76,7 +76,7 @@ def _kinds(encoder: Encoder, group: str | None) -> Features:
 class _Part:
     """Some images of a split, their features taken from those of the whole, which other commands use too."""
 
-    def __init__(self, encoder: Encoder, whole: Split, choose: Callable[[Split], Split]) -> None:
+    def __init__(self, encoder: FeatureStore, whole: Split, choose: Callable[[Split], Split]) -> None:
         self.chosen = choose(whole)
         encoded = encoder.images(whole)
         place = {key: row for row, key in enumerate(encoded.keys)}

@@ -2,7 +2,7 @@
 
 from bayesvlm.data.labelled.folders import ImageFolder
 from bayesvlm.data.labelled.known import KNOWN, Known
-from bayesvlm.data.labelled.samples import LabelledSet, Sample, decoded
+from bayesvlm.data.labelled.samples import LabelledSet, Sample
 from bayesvlm.data.labelled.shards import LabelledShards
 from bayesvlm.data.labelled.source import prompts
 
@@ -13,6 +13,5 @@ __all__ = [
     "LabelledSet",
     "LabelledShards",
     "Sample",
-    "decoded",
     "prompts",
 ]

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from PIL import Image
 
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.printing import described
-from bayesvlm.images.files import DecodedBatch, SkippedImages, decoded_batches, read_stored
-
-Result = TypeVar("Result")
+from bayesvlm.images.files import SkippedImages
 
 
 @dataclass(frozen=True)
@@ -66,38 +63,6 @@ class LabelledSet(Protocol):
 
     def fingerprint(self) -> str:
         """A hash of everything that decides the samples: other images, labels or classes give another one."""
-
-
-class Batch(DecodedBatch[Sample, Result]):
-    """Samples whose images could be decoded."""
-
-    @property
-    def labels(self) -> list[int]:
-        return [sample.label for sample in self.items]
-
-    @property
-    def keys(self) -> list[str]:
-        return [sample.name for sample in self.items]
-
-    __repr__ = described
-
-
-def decoded(
-    samples: LabelledSet,
-    batch_size: int = 256,
-    start: int = 0,
-    read: Callable[[Sample], Result] = read_stored,  # type: ignore[assignment]
-) -> Iterator[Batch[Result]]:
-    """The set in batches of decoded images, from sample number `start` on; what cannot be read is skipped and noted.
-
-    Args:
-        samples: the set.
-        batch_size: the most samples of a batch; large images end it sooner.
-        start: how many samples to pass over.
-        read: decodes a sample's image; called by several threads.
-    """
-    for batch in decoded_batches(islice(samples, start, None), samples.skipped, read, batch_size):
-        yield Batch(batch.items, batch.images, batch.read)
 
 
 def check_labels(labels: Sequence[int], classes: Sequence[str], name: str) -> None:

@@ -45,6 +45,9 @@ class PairSet(Protocol):
 
     def __iter__(self) -> PairBatches: ...
 
+    def stored(self) -> Iterator[Pair]:
+        """The pairs one after another, nothing decoded; what has no image or no text is noted as skipped."""
+
     def decoded(self, read: ReadImage) -> PairBatches:
         """The batches, their images as `read` decodes them; several threads call it."""
 

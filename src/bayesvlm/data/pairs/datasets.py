@@ -105,11 +105,14 @@ class PairDataset:
 
     def decoded(self, read: ReadImage) -> PairBatches:
         """The batches, their images as `read` decodes them."""
-        pairs = (
+        return decoded_pairs(self.stored(), self.batch_size, self.skipped, read)
+
+    def stored(self) -> Iterator[Pair]:
+        """The pairs one after another, nothing decoded."""
+        return (
             Pair(f"{self.name}, row {row}", _image(self.images[row][self.image_column]), text)
             for row, text in self.pairs
         )
-        return decoded_pairs(pairs, self.batch_size, self.skipped, read)
 
     def fingerprint(self) -> str:
         """A hash of the rows and their captions; a resumed fit compares the images it has had as well."""

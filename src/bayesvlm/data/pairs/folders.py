@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -86,8 +87,11 @@ class PairFolder:
 
     def decoded(self, read: ReadImage) -> PairBatches:
         """The batches, their images as `read` decodes them."""
-        pairs = (Pair(str(path), path, text) for path, text in self.pairs)
-        return decoded_pairs(pairs, self.batch_size, self.skipped, read)
+        return decoded_pairs(self.stored(), self.batch_size, self.skipped, read)
+
+    def stored(self) -> Iterator[Pair]:
+        """The pairs one after another, nothing decoded."""
+        return (Pair(str(path), path, text) for path, text in self.pairs)
 
     def fingerprint(self) -> str:
         """A hash of the file names, sizes and captions: what a resumed fit must find unchanged."""

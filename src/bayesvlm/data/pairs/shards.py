@@ -124,7 +124,7 @@ class PairShards:
 
     def decoded(self, read: ReadImage) -> PairBatches:
         """The batches, their images as `read` decodes them."""
-        return decoded_pairs(self._pairs(), self.batch_size, self.skipped, read)
+        return decoded_pairs(self.stored(), self.batch_size, self.skipped, read)
 
     def fingerprint(self) -> str:
         """A hash of the shards' names, sizes, first and last 64 KiB: terabytes are not read twice to begin a fit.
@@ -141,7 +141,8 @@ class PairShards:
                 digest.update(file.read())
         return digest.hexdigest()
 
-    def _pairs(self) -> Iterator[Pair]:
+    def stored(self) -> Iterator[Pair]:
+        """The pairs one after another, nothing decoded; what has no image or no caption is noted as skipped."""
         found = False
         for shard in self.shards:
             try:

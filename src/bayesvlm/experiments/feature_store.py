@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import PIL
@@ -19,17 +21,21 @@ from bayesvlm.core.features import Features
 from bayesvlm.core.printing import described
 from bayesvlm.data.cache import Encode, Entry, FeatureCache, Part, tensor_fingerprint
 from bayesvlm.data.distortion import Distortion
-from bayesvlm.data.labelled.samples import Batch, LabelledSet, Sample, check_labels, decoded
+from bayesvlm.data.labelled.samples import LabelledSet, Sample, check_labels
 from bayesvlm.data.pairs import PairSet
 from bayesvlm.data.views import Views
-from bayesvlm.images.decoding import ImageLike, heif_version, to_rgb
-from bayesvlm.images.files import read_stored
+from bayesvlm.images.decoding import heif_version
+from bayesvlm.images.files import SkippedImages, Stored
 from bayesvlm.models.adapter import Adapter
+from bayesvlm.models.preprocessing import PixelTensors
+from bayesvlm.models.streaming import Expansion, PixelBatch, StreamedBatch, stream_pixels
 from bayesvlm.progress import progress_bar
 from bayesvlm.vlm import BayesVLM
 
 SCHEMA = 2  # of this module: raise it when the same inputs come to give other features
 _PART = 4096  # images, or as many views, that an interrupted run loses at most
+_IMAGES = 256  # images, or views, that go through the model at once,
+_PAIRS = 64  # and pairs
 
 
 @dataclass(frozen=True)
@@ -45,18 +51,19 @@ class EncodedSet:
     __repr__ = described
 
 
-class Encoder:
-    """The encoder of a model with a cache behind it.
+class FeatureStore:
+    """The features of a model's inputs: from its encoder the first time, from a cache ever after.
 
     Args:
         vlm: the model; its posterior is not used.
         cache: where features are kept; None keeps none.
+        workers: processes that read images, see `bayesvlm.models.streaming.stream_features`; None chooses.
     """
 
-    def __init__(self, vlm: BayesVLM, cache: FeatureCache | None = None) -> None:
+    def __init__(self, vlm: BayesVLM, cache: FeatureCache | None = None, workers: int | None = None) -> None:
         if vlm.adapter is None:
             raise BayesVLMError("This model has projections only and no encoder; load one with from_pretrained.")
-        self.vlm, self.adapter, self.cache = vlm, vlm.adapter, cache
+        self.vlm, self.adapter, self.cache, self.workers = vlm, vlm.adapter, cache, workers
         self._fingerprints: list[tuple[LabelledSet | PairSet, str]] = []
 
     def fingerprint(self, data: LabelledSet | PairSet) -> str:
@@ -157,21 +164,23 @@ class Encoder:
         what = "" if distortion is None else f", {distortion.kind} {distortion.level:g}"
         total = limit if data.size is None else min(data.size, limit or data.size)
 
-        def read(image: ImageLike, label: str) -> Image.Image:
-            if distortion is None:
-                return self.adapter.read_image(image, label)
-            return self.adapter.read_image(distortion(to_rgb(image, label)), label)
+        expansion = None if distortion is None else _Distorted(distortion)
 
         def parts(start: int) -> Iterator[Part]:
-            seen = 0
-            with progress_bar(f"Encoding {tower}s of pairs{what}", total=total, unit=f"{tower}s") as advance:
-                for images, texts in data.decoded(read):
-                    first, seen = seen, seen + len(texts)
+            seen = 0  # pairs that can be read
+            with (
+                progress_bar(f"Encoding {tower}s of pairs{what}", total=total, unit=f"{tower}s") as advance,
+                closing(self._pixels(data.stored(), _PAIRS, expansion, data.size)) as batches,
+            ):
+                for batch in batches:
+                    note_unreadable(batch, data.skipped)
+                    first, seen = seen, seen + len(batch.places)
                     rows = slice(max(start - first, 0), None if limit is None else max(limit - first, 0))
-                    chosen = images[rows] if tower == "image" else texts[rows]
-                    advance(len(texts))
+                    chosen = batch.places[rows]
+                    advance(len(batch.places))
                     if chosen:
-                        yield Part(self._encode_tower(chosen), {}, len(chosen))
+                        texts = [batch.input(place).text for place in chosen]
+                        yield Part(self._encode_tower(tower, batch.pixels or {}, rows, texts), {}, len(chosen))
                     if limit is not None and seen >= limit:
                         break
             if seen == 0:
@@ -179,10 +188,24 @@ class Encoder:
 
         return _features(self._collect(key, parts, _PART).tensors)
 
-    def _encode_tower(self, chosen: list[Any]) -> dict[str, Tensor]:
-        if isinstance(chosen[0], str):
-            return _tensors(self.adapter.encode_texts(chosen, progress=False))
-        return _tensors(self.adapter.encode_images(chosen, progress=False))
+    def _pixels(
+        self, inputs: Iterable[Stored], batch_size: int, expansion: Expansion | None, total: int | None
+    ) -> Generator[PixelBatch, None, None]:
+        return stream_pixels(
+            self.adapter.preprocessor,
+            inputs,
+            batch_size=batch_size,
+            workers=self.workers,
+            expansion=expansion,
+            total=None if total is None else total * (expansion.count if expansion else 1),
+            pin=self.adapter.device.type == "cuda",
+        )
+
+    def _encode_tower(self, tower: Tower, pixels: PixelTensors, rows: slice, texts: list[str]) -> dict[str, Tensor]:
+        """Of these rows of a batch of pixels, or of their texts."""
+        if tower == "text":
+            return _tensors(self.adapter.encode_texts(texts, progress=False))
+        return _tensors(self.adapter.encode_pixels({name: value[rows] for name, value in pixels.items()}))
 
     def _collect(self, key: Mapping[str, Any], parts: Encode, rows: int = _PART) -> Entry:
         if self.cache is not None:
@@ -203,18 +226,15 @@ class Encoder:
                 noted.update(name for name, _ in fresh)
                 return {"keys": keys, "skipped": fresh}
 
-            def read(sample: Sample) -> list[Image.Image]:
-                if views is None:
-                    return [read_stored(sample, self.adapter.read_image)]
-                return [self.adapter.read_image(view) for view in views.of(read_stored(sample), sample.name)]
-
-            for batch in decoded(data, batch_size=256 if views is None else 8, start=start, read=read):
-                unread += batch.read
-                if batch.images:
-                    tensors = self._encode(batch, views)
-                    yield Part(tensors, notes(batch.keys), unread)
+            for batch in self._pixels(islice(data, start, None), _IMAGES, views, data.size):
+                note_unreadable(batch, data.skipped)
+                unread += batch.seen
+                if batch.pixels is not None:
+                    samples: list[Sample] = [batch.input(place) for place in batch.places]
+                    tensors = self._encode(batch.pixels, [sample.label for sample in samples], views)
+                    yield Part(tensors, notes([sample.name for sample in samples]), unread)
                     unread = 0
-                advance(batch.read)
+                advance(batch.seen)
             if tensors is not None:
                 yield Part({name: value[:0] for name, value in tensors.items()}, notes([]), unread)
             elif start == 0:
@@ -222,13 +242,29 @@ class Encoder:
             else:
                 yield Part({}, notes([]), unread)
 
-    def _encode(self, batch: Batch[list[Image.Image]], views: Views | None) -> dict[str, Tensor]:
+    def _encode(self, pixels: PixelTensors, labels: list[int], views: Views | None) -> dict[str, Tensor]:
         """Features of a batch, [n, ...], or of its views, [n, V, ...], which share one call of the encoder."""
-        images = [image for each in batch.images for image in each]
-        tensors = _tensors(self.adapter.encode_images(images, batch_size=256, progress=False))
+        tensors = _tensors(self.adapter.encode_pixels(pixels))
         if views is not None:
-            tensors = {name: value.reshape(len(batch.images), views.count, -1) for name, value in tensors.items()}
-        return {**tensors, "labels": torch.tensor(batch.labels, dtype=torch.int64)}
+            tensors = {name: value.reshape(len(labels), views.count, -1) for name, value in tensors.items()}
+        return {**tensors, "labels": torch.tensor(labels, dtype=torch.int64)}
+
+
+@dataclass(frozen=True)
+class _Distorted:
+    """One distorted image in the place of each."""
+
+    distortion: Distortion
+    count: int = 1
+
+    def of(self, image: Image.Image, key: str) -> Iterator[Image.Image]:
+        yield self.distortion(image)
+
+
+def note_unreadable(batch: StreamedBatch, skipped: SkippedImages) -> None:
+    """Remember the inputs of a batch that could not be read, by their names; with `strict`, raise the first."""
+    for place, why in batch.unreadable.items():
+        skipped.note(batch.input(place).name, BayesVLMError(why))
 
 
 def _tensors(features: Features) -> dict[str, Tensor]:

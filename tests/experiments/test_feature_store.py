@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from bayesvlm.data import ImageFolder, PairFolder
 from bayesvlm.data.cache import FeatureCache
 from bayesvlm.data.distortion import Distortion
 from bayesvlm.data.views import Views
-from bayesvlm.experiments import encoding
-from bayesvlm.experiments.encoding import EncodedSet, Encoder
+from bayesvlm.experiments import feature_store
+from bayesvlm.experiments.feature_store import EncodedSet, FeatureStore
 from bayesvlm.testing.tiny import save_tiny_clip, save_tiny_siglip
 
 CLASSES = ("cat", "dog", "horse")
@@ -49,13 +50,13 @@ def calls(monkeypatch: pytest.MonkeyPatch, vlm: BayesVLM) -> list[int]:
     """How many images every call of the encoder got."""
     made: list[int] = []
     adapter = type(vlm.adapter)
-    honest = adapter.encode_images
+    honest = adapter.encode_pixels
 
-    def counted(self: object, images: list[Image.Image], **options: object) -> object:
-        made.append(len(images))
-        return honest(self, images, **options)
+    def counted(self: object, pixels: dict[str, Tensor]) -> object:
+        made.append(len(pixels["pixel_values"]))
+        return honest(self, pixels)
 
-    monkeypatch.setattr(adapter, "encode_images", counted)
+    monkeypatch.setattr(adapter, "encode_pixels", counted)
     return made
 
 
@@ -75,39 +76,39 @@ def test_they_are_the_model_s_own(vlm: BayesVLM, folder: Path, tmp_path: Path) -
     data = ImageFolder.open(folder)
     expected = vlm.image_features(list(data.paths))
     for cache in (None, FeatureCache(tmp_path / "cache")):
-        found = Encoder(vlm, cache).images(data)
+        found = FeatureStore(vlm, cache).images(data)
         torch.testing.assert_close(found.features.activations, expected.activations)
         if expected.residual is not None:
             torch.testing.assert_close(found.features.residual, expected.residual)
         assert found.labels.tolist() == list(data.labels)
         assert found.keys == [path.relative_to(folder).as_posix() for path in data.paths]
         assert found.skipped == {}
-    texts = Encoder(vlm).texts(CLASSES)
+    texts = FeatureStore(vlm).texts(CLASSES)
     torch.testing.assert_close(texts.activations, vlm.text_features(list(CLASSES)).activations)
 
 
 def test_a_second_time_nothing_is_encoded(vlm: BayesVLM, folder: Path, tmp_path: Path, calls: list[int]) -> None:
     cache = FeatureCache(tmp_path / "cache")
-    first = Encoder(vlm, cache).images(ImageFolder.open(folder))
+    first = FeatureStore(vlm, cache).images(ImageFolder.open(folder))
     assert sum(calls) == 8
-    prompts = Encoder(vlm, cache).texts(CLASSES)
-    again = Encoder(vlm, cache).images(ImageFolder.open(folder))
+    prompts = FeatureStore(vlm, cache).texts(CLASSES)
+    again = FeatureStore(vlm, cache).images(ImageFolder.open(folder))
     assert sum(calls) == 8
     assert same(first, again)
-    assert torch.equal(Encoder(vlm, cache).texts(CLASSES).activations, prompts.activations)
-    assert not torch.equal(Encoder(vlm, cache).texts(["a", "b", "c"]).activations, prompts.activations)
+    assert torch.equal(FeatureStore(vlm, cache).texts(CLASSES).activations, prompts.activations)
+    assert not torch.equal(FeatureStore(vlm, cache).texts(["a", "b", "c"]).activations, prompts.activations)
 
 
 def test_views_are_cached_by_what_they_are(vlm: BayesVLM, folder: Path, tmp_path: Path, calls: list[int]) -> None:
     cache, data = FeatureCache(tmp_path / "cache"), ImageFolder.open(folder)
-    found = Encoder(vlm, cache).images(data, Views(5))
+    found = FeatureStore(vlm, cache).images(data, Views(5))
     assert calls == [40], "the views of many images share one call"
     assert len(found.features) == 40
-    plain = Encoder(vlm, cache).images(data)
+    plain = FeatureStore(vlm, cache).images(data)
     torch.testing.assert_close(found.features.activations[::5], plain.features.activations, rtol=1e-4, atol=1e-5)
-    Encoder(vlm, cache).images(data, Views(5))
+    FeatureStore(vlm, cache).images(data, Views(5))
     assert sum(calls) == 48
-    other = Encoder(vlm, cache).images(data, Views(5, seed=1))
+    other = FeatureStore(vlm, cache).images(data, Views(5, seed=1))
     assert sum(calls) == 88
     assert not torch.allclose(other.features.activations, found.features.activations)
 
@@ -135,23 +136,23 @@ def test_changed_data_are_encoded_again(
     vlm: BayesVLM, folder: Path, tmp_path: Path, calls: list[int], change: Callable[[Path], None]
 ) -> None:
     cache = FeatureCache(tmp_path / "cache")
-    Encoder(vlm, cache).images(ImageFolder.open(folder))
+    FeatureStore(vlm, cache).images(ImageFolder.open(folder))
     change(folder)
-    found = Encoder(vlm, cache).images(ImageFolder.open(folder))
+    found = FeatureStore(vlm, cache).images(ImageFolder.open(folder))
     assert sum(calls) == 16
-    assert same(found, Encoder(vlm).images(ImageFolder.open(folder)))
+    assert same(found, FeatureStore(vlm).images(ImageFolder.open(folder)))
 
 
 def test_changed_weights_are_another_model(vlm: BayesVLM, folder: Path, tmp_path: Path) -> None:
     assert vlm.adapter is not None
     cache = FeatureCache(tmp_path / "cache")
-    before = Encoder(vlm, cache).images(ImageFolder.open(folder))
+    before = FeatureStore(vlm, cache).images(ImageFolder.open(folder))
     weight = next(p for name, p in vlm.adapter.model.named_parameters() if "vision" in name and p.ndim > 1)
     kept = weight.detach().clone()
     try:
         with torch.no_grad():
             weight += 0.1
-        after = Encoder(vlm, cache).images(ImageFolder.open(folder))
+        after = FeatureStore(vlm, cache).images(ImageFolder.open(folder))
     finally:
         with torch.no_grad():
             weight.copy_(kept)
@@ -188,11 +189,13 @@ def test_the_same_weights_used_otherwise_are_another_model(
     tmp_path: Path, save: Callable[[Path], Path], change: Callable[[Path], None]
 ) -> None:
     model = save(tmp_path / "model")
-    before = Encoder(BayesVLM.from_pretrained(str(model), device="cpu")).identity
+    before = FeatureStore(BayesVLM.from_pretrained(str(model), device="cpu")).identity
     moved = shutil.copytree(model, tmp_path / "moved")
-    assert Encoder(BayesVLM.from_pretrained(str(moved), device="cpu")).identity == before, "where it lies is no matter"
+    assert FeatureStore(BayesVLM.from_pretrained(str(moved), device="cpu")).identity == before, (
+        "where it lies is no matter"
+    )
     change(moved)
-    after = Encoder(BayesVLM.from_pretrained(str(moved), device="cpu")).identity
+    after = FeatureStore(BayesVLM.from_pretrained(str(moved), device="cpu")).identity
     assert after["weights"] == before["weights"]
     assert after != before
 
@@ -201,26 +204,26 @@ def test_a_folder_is_the_same_wherever_it_lies(vlm: BayesVLM, folder: Path, tmp_
     moved = ImageFolder.open(shutil.copytree(folder, tmp_path / "elsewhere"))
     here = ImageFolder.open(folder)
     assert moved.fingerprint() == here.fingerprint()
-    assert same(Encoder(vlm).images(moved, Views(3)), Encoder(vlm).images(here, Views(3)))
+    assert same(FeatureStore(vlm).images(moved, Views(3)), FeatureStore(vlm).images(here, Views(3)))
 
 
 def test_using_a_model_does_not_make_it_another(vlm: BayesVLM) -> None:
-    before = Encoder(vlm).identity
+    before = FeatureStore(vlm).identity
     vlm.text_features(["a word", "some more words"])
     vlm.image_features([Image.new("RGB", (30, 20))])
-    assert Encoder(vlm).identity == before
+    assert FeatureStore(vlm).identity == before
 
 
 def test_what_cannot_be_read_is_left_out_and_named(vlm: BayesVLM, folder: Path, tmp_path: Path) -> None:
     broken = folder / "dog" / "0.png"
     broken.write_bytes(b"no image")
     cache = FeatureCache(tmp_path / "cache")
-    for found in (Encoder(vlm, cache).images(ImageFolder.open(folder)) for _ in range(2)):
+    for found in (FeatureStore(vlm, cache).images(ImageFolder.open(folder)) for _ in range(2)):
         assert len(found.labels) == 8
         assert list(found.skipped) == ["dog/0.png"]
         assert str(broken) in found.skipped["dog/0.png"]
     with pytest.raises(BayesVLMError, match="not an image"):
-        Encoder(vlm).images(ImageFolder.open(folder, strict=True))
+        FeatureStore(vlm).images(ImageFolder.open(folder, strict=True))
 
 
 @pytest.mark.parametrize("cached", [True, False])
@@ -228,31 +231,30 @@ def test_a_set_without_images(vlm: BayesVLM, folder: Path, tmp_path: Path, cache
     for path in folder.rglob("*.png"):
         path.write_bytes(b"no image")
     with pytest.raises(BayesVLMError, match="set has no image that can be read"):
-        Encoder(vlm, FeatureCache(tmp_path / "cache") if cached else None).images(ImageFolder.open(folder))
+        FeatureStore(vlm, FeatureCache(tmp_path / "cache") if cached else None).images(ImageFolder.open(folder))
 
 
 def test_an_interrupted_run_goes_on(
     vlm: BayesVLM, folder: Path, tmp_path: Path, calls: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(encoding, "_PART", 2)
-    honest = encoding.decoded
-    monkeypatch.setattr(encoding, "decoded", lambda data, batch_size, start, read: honest(data, 2, start, read))
+    monkeypatch.setattr(feature_store, "_PART", 2)
+    monkeypatch.setattr(feature_store, "_IMAGES", 2)
     data, cache = ImageFolder.open(folder), FeatureCache(tmp_path / "cache")
-    whole = Encoder(vlm).images(data)
+    whole = FeatureStore(vlm).images(data)
     calls.clear()
 
-    def interrupted(self: Encoder, batch: object, views: object) -> object:
+    def interrupted(self: FeatureStore, *given: Any) -> object:
         if len(calls) == 2:
             raise KeyboardInterrupt
-        return kept(self, batch, views)
+        return kept(self, *given)
 
-    kept = Encoder._encode
-    monkeypatch.setattr(Encoder, "_encode", interrupted)
+    kept = FeatureStore._encode
+    monkeypatch.setattr(FeatureStore, "_encode", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        Encoder(vlm, cache).images(data)
-    monkeypatch.setattr(Encoder, "_encode", kept)
+        FeatureStore(vlm, cache).images(data)
+    monkeypatch.setattr(FeatureStore, "_encode", kept)
     assert calls == [2, 2]
-    found = Encoder(vlm, cache).images(data)
+    found = FeatureStore(vlm, cache).images(data)
     assert calls == [2, 2, 2, 2]
     torch.testing.assert_close(found.features.activations, whole.features.activations)
     assert list(found.keys) == list(whole.keys)
@@ -290,7 +292,7 @@ def encoded(vlm: BayesVLM, pairs: PairFolder, distortion: Distortion | None = No
 def test_pairs_are_the_model_s_own(
     vlm: BayesVLM, pairs: PairFolder, tmp_path: Path, cached: bool, distortion: Distortion | None
 ) -> None:
-    encoder = Encoder(vlm, FeatureCache(tmp_path / "cache") if cached else None)
+    encoder = FeatureStore(vlm, FeatureCache(tmp_path / "cache") if cached else None)
     expected = encoded(vlm, pairs, distortion)
     for _ in range(2):
         found = encoder.pairs(pairs, distortion=distortion)
@@ -301,7 +303,7 @@ def test_pairs_are_the_model_s_own(
 def test_pairs_are_cached_by_what_was_done_to_them(
     vlm: BayesVLM, pairs: PairFolder, tmp_path: Path, calls: list[int]
 ) -> None:
-    encoder = Encoder(vlm, FeatureCache(tmp_path / "cache"))
+    encoder = FeatureStore(vlm, FeatureCache(tmp_path / "cache"))
     plain = encoder.pairs(pairs)
     assert sum(calls) == 6
     distorted = [encoder.pairs(pairs, distortion=Distortion("blur", level)) for level in (10, 50)]
@@ -309,7 +311,7 @@ def test_pairs_are_cached_by_what_was_done_to_them(
     assert not torch.allclose(distorted[0][0].activations, plain[0].activations)
     assert not torch.allclose(distorted[0][0].activations, distorted[1][0].activations)
     assert torch.equal(distorted[0][1].activations, plain[1].activations), "texts stay"
-    again = Encoder(vlm, FeatureCache(tmp_path / "cache")).pairs(pairs, distortion=Distortion("blur", 10.0))
+    again = FeatureStore(vlm, FeatureCache(tmp_path / "cache")).pairs(pairs, distortion=Distortion("blur", 10.0))
     assert torch.equal(again[0].activations, distorted[0][0].activations)
     assert sum(calls) == 18
 
@@ -318,10 +320,10 @@ def test_pairs_are_cached_by_what_was_done_to_them(
 def test_so_many_pairs_from_the_first(
     vlm: BayesVLM, pairs: PairFolder, tmp_path: Path, calls: list[int], limit: int
 ) -> None:
-    whole = Encoder(vlm).pairs(pairs)
+    whole = FeatureStore(vlm).pairs(pairs)
     calls.clear()
     for cache in (None, FeatureCache(tmp_path / "cache")):
-        some = Encoder(vlm, cache).pairs(pairs, limit)
+        some = FeatureStore(vlm, cache).pairs(pairs, limit)
         for features, all_of_them in zip(some, whole, strict=True):
             assert len(features) == min(limit, 6)
             expected = all_of_them.activations[:limit]
@@ -333,23 +335,24 @@ def test_so_many_pairs_from_the_first(
 def test_interrupted_pairs_go_on(
     vlm: BayesVLM, pairs: PairFolder, tmp_path: Path, calls: list[int], monkeypatch: pytest.MonkeyPatch, done: int
 ) -> None:
-    monkeypatch.setattr(encoding, "_PART", 2)
+    monkeypatch.setattr(feature_store, "_PART", 2)
+    monkeypatch.setattr(feature_store, "_PAIRS", 3)
     cache, blur = FeatureCache(tmp_path / "cache"), Distortion("blur", 30)
-    whole = Encoder(vlm).pairs(pairs, distortion=blur)
+    whole = FeatureStore(vlm).pairs(pairs, distortion=blur)
     assert calls == [2, 3, 1], "batches of three, without the one that cannot be read"
     calls.clear()
-    honest = Encoder._encode_tower
+    honest = FeatureStore._encode_tower
 
-    def interrupted(self: Encoder, *given: Any) -> object:
+    def interrupted(self: FeatureStore, *given: Any) -> object:
         if len(calls) == done:
             raise KeyboardInterrupt
         return honest(self, *given)
 
-    monkeypatch.setattr(Encoder, "_encode_tower", interrupted)
+    monkeypatch.setattr(FeatureStore, "_encode_tower", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        Encoder(vlm, cache).pairs(pairs, distortion=blur)
-    monkeypatch.setattr(Encoder, "_encode_tower", honest)
-    found = Encoder(vlm, cache).pairs(pairs, distortion=blur)
+        FeatureStore(vlm, cache).pairs(pairs, distortion=blur)
+    monkeypatch.setattr(FeatureStore, "_encode_tower", honest)
+    found = FeatureStore(vlm, cache).pairs(pairs, distortion=blur)
     assert calls == [2, 3, 1], "what was done is not done again"
     for features, expected in zip(found, whole, strict=True):
         torch.testing.assert_close(features.activations, expected.activations)
@@ -357,7 +360,7 @@ def test_interrupted_pairs_go_on(
 
 @pytest.mark.parametrize("cached", [True, False])
 def test_pairs_that_cannot_be_used(vlm: BayesVLM, pairs: PairFolder, tmp_path: Path, cached: bool) -> None:
-    encoder = Encoder(vlm, FeatureCache(tmp_path / "cache") if cached else None)
+    encoder = FeatureStore(vlm, FeatureCache(tmp_path / "cache") if cached else None)
     with pytest.raises(BayesVLMError, match="limit is 0"):
         encoder.pairs(pairs, 0)
     for path, _ in pairs.pairs:
@@ -367,18 +370,18 @@ def test_pairs_that_cannot_be_used(vlm: BayesVLM, pairs: PairFolder, tmp_path: P
 
 
 def test_images_and_texts_of_different_days(vlm: BayesVLM, pairs: PairFolder, tmp_path: Path) -> None:
-    encoder = Encoder(vlm, FeatureCache(tmp_path / "cache"))
+    encoder = FeatureStore(vlm, FeatureCache(tmp_path / "cache"))
     encoder.pairs(pairs)
     last = pairs.pairs[-1][0]
     last.write_bytes(b"x" * last.stat().st_size)  # to the fingerprint the same file
     with pytest.raises(BayesVLMError, match="5 images and 6 texts of the same pairs"):
-        Encoder(vlm, FeatureCache(tmp_path / "cache")).pairs(pairs, distortion=Distortion("blur", 10))
+        FeatureStore(vlm, FeatureCache(tmp_path / "cache")).pairs(pairs, distortion=Distortion("blur", 10))
 
 
 def test_a_model_without_an_encoder() -> None:
     bare = BayesVLM.from_projections(torch.ones(2, 3), torch.ones(2, 3), 1.0)
     with pytest.raises(BayesVLMError, match="has projections only and no encoder"):
-        Encoder(bare)
+        FeatureStore(bare)
 
 
 # Photographs ----------------------------------------------------------------------------------------------------------
@@ -386,16 +389,18 @@ def test_a_model_without_an_encoder() -> None:
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch, vlm: BayesVLM) -> list[tuple[int, int]]:
-    """The size of every image that the encoder was given."""
+    """The size of every image that was made ready for the encoder."""
     sizes: list[tuple[int, int]] = []
-    adapter = type(vlm.adapter)
-    honest = adapter.encode_images
+    preprocessor = vlm.adapter.preprocessor
 
-    def watched(self: object, images: list[Image.Image], **options: object) -> object:
+    def watched(images: list[Image.Image]) -> object:
         sizes.extend(image.size for image in images)
-        return honest(self, images, **options)
+        return preprocessor.to_pixels(images)
 
-    monkeypatch.setattr(adapter, "encode_images", watched)
+    watching = replace(preprocessor, to_pixels=watched)
+    assert watching.blank  # which is made once
+    sizes.clear()
+    monkeypatch.setattr(vlm.adapter, "preprocessor", watching)
     return sizes
 
 
@@ -414,7 +419,7 @@ def test_no_more_is_kept_of_an_image_than_the_model_sees(
     vlm: BayesVLM, folder: Path, seen: list[tuple[int, int]], views: Views | None
 ) -> None:
     data = ImageFolder.open(enlarged(folder))
-    Encoder(vlm).images(data, views)
+    FeatureStore(vlm).images(data, views)
     assert len(seen) == data.size * (1 if views is None else 3)
     assert max(max(size) for size in seen) <= 42
 
@@ -426,8 +431,8 @@ def test_no_more_is_kept_of_a_pair_than_the_model_sees(
     for path in enlarged(folder).rglob("*.*g"):
         path.with_suffix(".txt").write_text("a picture")
     data = PairFolder.open(folder)
-    Encoder(vlm).pairs(data, distortion=distortion)
-    assert len(seen) == 8
+    FeatureStore(vlm).pairs(data, distortion=distortion)
+    assert len(seen) == 16, "for the images, and for the texts of those that can be read"
     assert max(max(size) for size in seen) <= 42
     seen.clear()
     vlm.without_posterior().fit(data, progress=False)
@@ -439,7 +444,7 @@ def test_a_distortion_meets_the_whole_image(vlm: BayesVLM, folder: Path) -> None
     for path in enlarged(folder).rglob("*.*g"):
         path.with_suffix(".txt").write_text("a picture")
     data, distortion = PairFolder.open(folder), Distortion("jpeg", 1)
-    images, _ = Encoder(vlm).pairs(data, distortion=distortion)
+    images, _ = FeatureStore(vlm).pairs(data, distortion=distortion)
     expected = vlm.image_features([distortion(image) for batch, _ in data for image in batch], progress=False)
     torch.testing.assert_close(images.activations, expected.activations)
 
@@ -448,9 +453,9 @@ def test_what_lies_beside_the_images_is_named_whenever_it_is_there(
     vlm: BayesVLM, folder: Path, tmp_path: Path, calls: list[int]
 ) -> None:
     cache, raw = FeatureCache(tmp_path / "cache"), folder / "cat" / "raw.dng"
-    assert not Encoder(vlm, cache).images(ImageFolder.open(folder)).skipped
+    assert not FeatureStore(vlm, cache).images(ImageFolder.open(folder)).skipped
     raw.write_bytes(b"raw")
-    found = Encoder(vlm, cache).images(ImageFolder.open(folder))
+    found = FeatureStore(vlm, cache).images(ImageFolder.open(folder))
     assert list(found.skipped) == [str(raw)]
     assert len(calls) == 1, "and is no part of the features"
 
@@ -458,15 +463,15 @@ def test_what_lies_beside_the_images_is_named_whenever_it_is_there(
 def test_what_lay_beside_the_images_is_forgotten_with_it(vlm: BayesVLM, folder: Path, tmp_path: Path) -> None:
     cache, raw = FeatureCache(tmp_path / "cache"), folder / "cat" / "raw.dng"
     raw.write_bytes(b"raw")
-    assert Encoder(vlm, cache).images(ImageFolder.open(folder)).skipped
+    assert FeatureStore(vlm, cache).images(ImageFolder.open(folder)).skipped
     raw.unlink()
-    assert not Encoder(vlm, cache).images(ImageFolder.open(folder, strict=True)).skipped
+    assert not FeatureStore(vlm, cache).images(ImageFolder.open(folder, strict=True)).skipped
 
 
 def test_an_extra_that_reads_more_is_another_encoder(vlm: BayesVLM, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was skipped without it is read once it is installed, and not taken from the cache as skipped."""
     names = []
     for version in (None, "1.0", "2.0"):
-        monkeypatch.setattr(encoding, "heif_version", lambda version=version: version)
-        names.append(json.dumps(Encoder(vlm).identity, sort_keys=True))
+        monkeypatch.setattr(feature_store, "heif_version", lambda version=version: version)
+        names.append(json.dumps(FeatureStore(vlm).identity, sort_keys=True))
     assert len(set(names)) == 3
