@@ -22,7 +22,7 @@ from bayesvlm.core.factors import KroneckerFactors
 from bayesvlm.core.features import Features
 from bayesvlm.core.projection import Projection
 from bayesvlm.data.pairs import PairSet
-from bayesvlm.images.decoding import Readable
+from bayesvlm.images.decoding import PIXEL_VALUES, Readable
 from bayesvlm.plain import PlainVLM
 from bayesvlm.progress import progress_bar
 
@@ -52,7 +52,7 @@ def fit_factors(
     weights = weight_hashes(vlm.image, vlm.text)["float32"]
     return estimate_factors(
         estimator,
-        pairs.decoded(vlm.encoder("images").read_image) if isinstance(pairs, PairSet) else pairs,
+        pairs.decoded(vlm.encoder("images").preprocessor.prepared) if isinstance(pairs, PairSet) else pairs,
         lambda images, texts: (vlm.image_features(images, progress=False), vlm.text_features(texts, progress=False)),
         checkpoint=checkpoint,
         run={**record, "normalise": normalise, "weights": weights, "precision": precision},
@@ -171,6 +171,8 @@ def _mark(item: Any) -> bytes:
         return item.activations.detach().cpu().numpy().tobytes()
     if isinstance(item, Image.Image):
         return repr(item.size).encode() + item.resize((4, 4)).tobytes()
+    if isinstance(item, Mapping):  # ready for the encoder
+        item = item[PIXEL_VALUES]
     if isinstance(item, Readable):
         item.seek(0)  # type: ignore[attr-defined]
         return item.read()

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bayesvlm import BayesVLM, BayesVLMError, Features
+from bayesvlm.core.blocks import row_blocks
 from bayesvlm.evaluation import Outcomes, fit_temperature, vote
 from bayesvlm.experiments import methods as module
 from bayesvlm.experiments.methods import METHODS, SINGLE, Methods, losses

@@ -30,8 +30,8 @@ _AHEAD = 8  # images that may be decoded ahead of who takes them
 _BATCH_BYTES = 128 * 2**20  # of decoded images in a batch
 
 Result = TypeVar("Result")
-ReadImage = Callable[[ImageLike, str], Image.Image]
-"""Decodes an image, which it calls by the name that is given where it cannot."""
+ReadImage = Callable[[ImageLike, str], Any]
+"""Makes something of an image, mostly an RGB one; calls it by the name that is given where it cannot."""
 
 
 @runtime_checkable
@@ -161,8 +161,8 @@ class SkippedImages:
             return None
 
 
-def read_stored(item: Stored, read: ReadImage = to_rgb) -> Image.Image:
-    """An image as `read` decodes it, called by its name, or by its path, where it cannot be."""
+def read_stored(item: Stored, read: ReadImage = to_rgb) -> Any:
+    """What `read` makes of an image, called by its name, or by its path, where it cannot be read."""
     return read(item.image, "image" if isinstance(item.image, Path) else item.name)
 
 
@@ -203,8 +203,10 @@ def decoded_batches(
 
 
 def _bytes(image: Any) -> int:
-    """What an image takes in Pillow, or a list of images."""
-    return 4 * image.width * image.height if isinstance(image, Image.Image) else sum(map(_bytes, image))
+    """What an image takes in Pillow, or as tensors."""
+    if isinstance(image, Image.Image):
+        return 4 * image.width * image.height
+    return sum(tensor.nbytes for tensor in image.values())
 
 
 def describe_skipped(reasons: Mapping[str, str]) -> str:

@@ -7,16 +7,14 @@ from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar, runtime_checkable
-
-from PIL import Image
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from bayesvlm.core.errors import BayesVLMError, check_count
 from bayesvlm.images.decoding import ImageLike
 from bayesvlm.images.files import ReadImage, SkippedImages, decoded_batches, read_stored
 
 Source = TypeVar("Source", bound=Hashable)
-PairBatches = Iterator[tuple[list[Image.Image], list[str]]]
+PairBatches = Iterator[tuple[list[Any], list[str]]]
 
 
 @dataclass(frozen=True)
