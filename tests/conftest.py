@@ -11,7 +11,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # workers share the cores
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 
-pytest_plugins = ["checkpoints"]
+pytest_plugins = ["checkpoints", "command_line"]
 
 
 @pytest.fixture(autouse=True, scope="session")

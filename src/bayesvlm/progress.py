@@ -6,7 +6,28 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+
+class _Speed(ProgressColumn):
+    """Steps per second, once that is known."""
+
+    def __init__(self, unit: str) -> None:
+        super().__init__()
+        self.unit = unit
+
+    def render(self, task: Task) -> Text:
+        return Text(f"{task.speed:,.3g} {self.unit}/s" if self.unit and task.speed else "")
 
 
 @contextmanager
@@ -27,6 +48,7 @@ def progress_bar(
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn(unit),
+        _Speed(unit),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )

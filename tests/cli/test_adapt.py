@@ -3,42 +3,27 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
+from command_line import Run, run_command
 from experiments.test_domains import drawn_domains
 from experiments.thinned import GROUP, thinned
 
-from bayesvlm.cli import main
 from bayesvlm.experiments import adaptation
 from bayesvlm.experiments.adaptation import Adaptation
 from bayesvlm_world import domains as styles
 
-Run = Callable[..., tuple[int, str, str]]
 QUICK = ("--classes", GROUP, "--budgets", "2,4", "--epochs", 2, "--strategies", "random,targeted-random,epig")
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
     monkeypatch.setattr(styles, "load", thinned)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BAYESVLM_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["bayesvlm", "adapt", "emoji-clip", *map(str, arguments)])
-        try:
-            main()
-            code = 0
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
+    return partial(run_command, "adapt", "emoji-clip")
 
 
 def test_the_whole_experiment_and_again(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

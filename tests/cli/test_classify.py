@@ -12,25 +12,24 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from command_line import Result, Run, run_command
 from filelock import FileLock
 from PIL import Image
+from torch import Tensor
 
 from bayesvlm import BayesVLMError, world
-from bayesvlm.cli import main
 from bayesvlm.cli.answers import AnswerFile
 from bayesvlm.experiments import image_files
 from bayesvlm.models.adapter import Adapter
 
-Run = Callable[..., tuple[int, str, str]]
 COUNT, BATCH = 10, 4
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
     """`bayesvlm classify emoji-clip photos ...` on ten images, four at a time; the eighth cannot be read."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BAYESVLM_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr(image_files, "_KEPT", BATCH)
     monkeypatch.setattr(image_files, "_FEW", COUNT)
     Path("photos").mkdir()
@@ -38,16 +37,8 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
         Image.open(BytesIO(image)).convert("RGB").save(f"photos/{number}.png")
     Path("photos/7.png").write_bytes(b"no image")
 
-    def call(*arguments: object, model: str = "emoji-clip") -> tuple[int, str, str]:
-        capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["bayesvlm", "classify", model, "photos", *map(str, arguments)])
-        try:
-            main()
-            code = 0
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
+    def call(*arguments: object, model: str = "emoji-clip") -> Result:
+        return run_command("classify", model, "photos", *arguments, "--batch-size", BATCH)
 
     return call
 
@@ -60,15 +51,15 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> Encoded:
     """Counts how many images each call of the encoder has from now on; one of them may be interrupted."""
 
     def arrange(interrupt_at: int = 0) -> list[int]:
-        honest, calls, number = Adapter.encode_images, [], count(1)
+        honest, calls, number = Adapter.encode_pixels, [], count(1)
 
-        def counted(self: Adapter, images: list[object], *options: object, **named: object) -> object:
-            calls.append(len(images))
+        def counted(self: Adapter, pixels: dict[str, Tensor]) -> object:
+            calls.append(len(pixels["pixel_values"]))
             if next(number) == interrupt_at:
                 raise KeyboardInterrupt
-            return honest(self, images, *options, **named)  # type: ignore[arg-type]
+            return honest(self, pixels)
 
-        monkeypatch.setattr(Adapter, "encode_images", counted)
+        monkeypatch.setattr(Adapter, "encode_pixels", counted)
         return calls
 
     return arrange
@@ -135,12 +126,12 @@ def test_what_another_question_left_unfinished_stays(run: Run, encoded: Encoded)
 
 def test_two_questions_at_once_do_not_replace_each_other_s_answers(tmp_path: Path) -> None:
     out = tmp_path / "answers.jsonl"
-    first, second = (AnswerFile(out, {"question": number}, overwrite=False) for number in (1, 2))
+    first, second = (AnswerFile(out, overwrite=False) for _ in range(2))
     with ExitStack() as still_open:
         still_open.enter_context(pytest.raises(BayesVLMError, match="is there already"))
-        still_open.enter_context(first.open())
+        still_open.enter_context(first.open({"question": 1}))
         first.add([{"image": "of the first"}])
-        with second.open():
+        with second.open({"question": 2}):
             second.add([{"image": "of the second"}])
     assert "of the second" in out.read_text()
     assert "of the first" in first.partial.read_text(), "nothing is lost"
@@ -160,7 +151,10 @@ def test_the_name_of_the_file_decides_its_form(run: Run) -> None:
     assert float(rows[0]["entropy"]) == lines[0]["entropy"]
     code, out, err = run(*ASKED, "-o", "a.xlsx")
     assert (code, out) == (2, "")
-    assert "--out a.xlsx: answers are written as csv (.csv) or json lines (.jsonl, .json); choose one" in err
+    assert (
+        "--out a.xlsx: answers are written as csv (.csv), json lines (.jsonl, .json) or parquet (.parquet); choose one"
+        in err
+    )
 
 
 def test_answers_are_replaced_only_when_told_to(run: Run) -> None:

@@ -19,66 +19,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from command_line import Run
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from typer.main import get_command
 
 from bayesvlm import __version__
-from bayesvlm.cli import app, main
+from bayesvlm.cli import app
 from bayesvlm.core.estimation import FactorEstimator
 from bayesvlm.core.tuning import TauGrid
-from bayesvlm.models import Adapter
+from bayesvlm.models.preprocessing import Preprocessor
 from bayesvlm.testing.tiny import save_tiny_clip, save_tiny_siglip
 
 COLOURS = ("red", "green", "blue")
-
-
-class Result:
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-
-    @property
-    def json(self) -> dict:
-        assert self.code == 0, self.err
-        return json.loads(self.out)
-
-
-Run = Callable[..., Result]
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run `bayesvlm ...` in this process through the entry point of the console script."""
-
-    def call(*arguments: object) -> Result:
-        capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["bayesvlm", *map(str, arguments)])
-        monkeypatch.setenv("COLUMNS", "200")
-        try:
-            main()
-            code = 0
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        captured = capsys.readouterr()
-        return Result(code, captured.out, captured.err)
-
-    return call
-
-
-@pytest.fixture
-def refuse(run: Run) -> Run:
-    """Run a command that must end in one sentence on the error stream: no traceback, nothing on standard output."""
-
-    def call(*arguments: object) -> Result:
-        result = run(*arguments)
-        assert result.code == 2, f"exit {result.code}: {result.out}{result.err}"
-        assert result.out == ""
-        assert "Traceback" not in result.err
-        lines = [line for line in result.err.splitlines() if line.startswith("error: ")]
-        assert len(lines) == 1, result.err
-        return result
-
-    return call
 
 
 @pytest.fixture(scope="module")
@@ -532,13 +485,14 @@ def test_photographs_are_shrunk_as_they_are_read(
     run: Run, posterior: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[tuple[int, int]] = []
-    honest = Adapter.encode_images
+    honest = Preprocessor.read
 
-    def watched(self: Adapter, images: list[Image.Image], **options: object) -> object:
-        sizes.extend(image.size for image in images)
-        return honest(self, images, **options)  # type: ignore[arg-type]
+    def watched(self: Preprocessor, *given: str) -> Image.Image:
+        image = honest(self, *given)
+        sizes.append(image.size)
+        return image
 
-    monkeypatch.setattr(Adapter, "encode_images", watched)
+    monkeypatch.setattr(Preprocessor, "read", watched)
     for number in range(3):
         Image.effect_noise((640, 480), 90).save(tmp_path / f"{number}.{('jpg', 'png', 'webp')[number]}")
     files = sorted(tmp_path.glob("?.*"))

@@ -6,22 +6,19 @@ import json
 import math
 import re
 import shlex
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import Result, run_command
 from experiments.thinned import thinned
 from matplotlib.figure import Figure
 from PIL import Image
 
 from bayesvlm import BayesVLM
-from bayesvlm.cli import main
 from bayesvlm.experiments import demo as demos
 from bayesvlm.experiments.demo import Demo, run_demo
 from bayesvlm.report import demo as report
@@ -37,27 +34,6 @@ SETS = [
     "unseen-concepts",
     "flags",
 ]
-
-
-@dataclass(frozen=True)
-class Result:
-    code: int
-    out: str
-    err: str
-
-
-def run(*arguments: object) -> Result:
-    """`bayesvlm ...` in this process, through the entry point of the console script."""
-    out, err = StringIO(), StringIO()
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-        patch.setattr(sys, "argv", ["bayesvlm", *map(str, arguments)])
-        patch.setenv("COLUMNS", "200")
-        try:
-            main()
-            code = 0
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-    return Result(code, out.getvalue(), err.getvalue())
 
 
 @dataclass(frozen=True)
@@ -91,7 +67,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
         patch.chdir(folder)
         patch.setattr(demos, "load", thinned)
         patch.setattr(demos, "run_demo", keep)
-        result = run("demo", "--device", "cpu")
+        result = run_command("demo", "--device", "cpu")
         assert result.code == 0, result.err
         yield Ran(folder, result, kept[0])
 
@@ -102,7 +78,7 @@ def again(ran: Ran, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     monkeypatch.setattr(demos, "run_demo", lambda *_: ran.found)
     monkeypatch.setattr(report, "figures", lambda *_: defaultdict(Figure))
 
-    return lambda *arguments: run("demo", "--device", "cpu", *arguments)
+    return lambda *arguments: run_command("demo", "--device", "cpu", *arguments)
 
 
 # What it writes ------------------------------------------------------------------------------------------------------
@@ -223,7 +199,7 @@ def test_the_printed_advice_is_the_report_s(ran: Ran) -> None:
 def test_classify_works_as_advised(ran: Ran) -> None:
     program, *arguments = advice(ran.result)[0]
     assert (program, arguments[0]) == ("bayesvlm", "classify")
-    result = run(*arguments, "--json")
+    result = run_command(*arguments, "--json")
     assert result.code == 0, result.err
     rows = json.loads(result.out)["images"]
     assert len(rows) == 6
@@ -233,7 +209,7 @@ def test_classify_works_as_advised(ran: Ran) -> None:
 def test_info_works_as_advised(ran: Ran) -> None:
     program, *arguments = advice(ran.result)[1]
     assert (program, arguments[0]) == ("bayesvlm", "info")
-    result = run(*arguments, "--json")
+    result = run_command(*arguments, "--json")
     assert result.code == 0, result.err
     assert json.loads(result.out)["tau"] == ran.numbers["tau"]
 
@@ -253,7 +229,7 @@ def test_the_other_model_works_as_advised(
 def test_advice_follows_the_folder(again: Callable[..., Result], tmp_path: Path) -> None:
     result = again("--out", tmp_path / "elsewhere")
     assert advice(result)[1] == ["bayesvlm", "info", str(tmp_path / "elsewhere/posterior")]
-    assert run(*advice(result)[1][1:]).code == 0
+    assert run_command(*advice(result)[1][1:]).code == 0
 
 
 # What does not work --------------------------------------------------------------------------------------------------
@@ -269,7 +245,7 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     monkeypatch.setattr(demos, "run_demo", never)
 
     def call(*arguments: object) -> str:
-        result = run("demo", *arguments)
+        result = run_command("demo", *arguments)
         assert result.code == 2, result.err
         assert result.out == ""
         assert "Traceback" not in result.err

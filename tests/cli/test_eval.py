@@ -4,33 +4,21 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
-from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
-from io import BytesIO, StringIO
+from functools import partial
+from io import BytesIO
 from pathlib import Path
 
 import pytest
+from command_line import Run, run_command
 from experiments.thinned import thinned
 from PIL import Image
 
 import bayesvlm_world
 from bayesvlm import BayesVLM
-from bayesvlm.cli import main
 from bayesvlm.embedded import embedded_model
 from bayesvlm.experiments.zero_shot import Result as Measured
 from bayesvlm.experiments.zero_shot import ZeroShot
 
-
-@dataclass(frozen=True)
-class Result:
-    code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Result]
 CLIP = ("emoji-clip", "-d", "openmoji-black")
 
 
@@ -44,22 +32,9 @@ def run(monkeypatch: pytest.MonkeyPatch, cache: Path, tmp_path: Path) -> Run:
     """`bayesvlm eval ...` on the world in small, with a cache of its own, in an empty folder."""
     monkeypatch.setattr(bayesvlm_world, "load", thinned)
     monkeypatch.setenv("BAYESVLM_CACHE", str(cache))
-    monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.delenv("BAYESVLM_DATA", raising=False)
     monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: object) -> Result:
-        out, err = StringIO(), StringIO()
-        monkeypatch.setattr(sys, "argv", ["bayesvlm", "eval", *map(str, arguments)])
-        with redirect_stdout(out), redirect_stderr(err):
-            try:
-                main()
-                code = 0
-            except SystemExit as stop:
-                code = int(stop.code or 0)
-        return Result(code, out.getvalue(), err.getvalue())
-
-    return call
+    return partial(run_command, "eval")
 
 
 def test_models_sets_and_methods_in_one_call(run: Run, tmp_path: Path) -> None:

@@ -5,38 +5,23 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command_line import Run, run_command
 from PIL import Image
 
 from bayesvlm import BayesVLM
 from bayesvlm.artifacts.locks import LOCK, only_command_in
-from bayesvlm.cli import main
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.estimation import FactorEstimator
 from bayesvlm.testing.tiny import save_tiny_clip
 
-Run = Callable[..., tuple[int, str, str]]
-
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
     monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["bayesvlm", *map(str, arguments)])
-        try:
-            main()
-            code = 0
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
+    return run_command
 
 
 @pytest.fixture

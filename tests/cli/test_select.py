@@ -4,40 +4,25 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
-from collections.abc import Callable
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 
 import pytest
 import torch
+from command_line import Run, run_command
 from PIL import Image
 
 from bayesvlm import BayesVLM, world
 from bayesvlm.active import select
-from bayesvlm.cli import main
 
 CLASSES = ("soccer ball", "baseball", "basketball", "volleyball", "tennis")
-Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["bayesvlm", "select", "emoji-clip", *map(str, arguments)])
-        try:
-            main()
-            code = 0
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
+    return partial(run_command, "select", "emoji-clip")
 
 
 @pytest.fixture

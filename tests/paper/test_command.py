@@ -3,33 +3,19 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
-from io import StringIO
+from functools import partial
 from pathlib import Path
 
 import pytest
+from command_line import Run, run_command
 from experiments.thinned import thinned
 
 import bayesvlm_world
 from bayesvlm import BayesVLMError
-from bayesvlm.cli import main
 from bayesvlm_paper import catalogue as reproduction
 from bayesvlm_paper.catalogue import ITEMS, Item, Lab, Plan
 from bayesvlm_paper.findings import Claim, Finding, Grid
 from bayesvlm_paper.plans import TESTS
-
-
-@dataclass(frozen=True)
-class Result:
-    code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Result]
 
 
 @pytest.fixture(scope="module")
@@ -42,22 +28,9 @@ def run(monkeypatch: pytest.MonkeyPatch, cache: Path, tmp_path: Path) -> Run:
     """`bayesvlm reproduce ...` on the world in small, with a cache of its own, in an empty folder."""
     monkeypatch.setattr(bayesvlm_world, "load", thinned)
     monkeypatch.setenv("BAYESVLM_CACHE", str(cache))
-    monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.delenv("BAYESVLM_DATA", raising=False)
     monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: object) -> Result:
-        out, err = StringIO(), StringIO()
-        monkeypatch.setattr(sys, "argv", ["bayesvlm", "reproduce", *map(str, arguments)])
-        with redirect_stdout(out), redirect_stderr(err):
-            try:
-                main()
-                code = 0
-            except SystemExit as stop:
-                code = int(stop.code or 0)
-        return Result(code, out.getvalue(), err.getvalue())
-
-    return call
+    return partial(run_command, "reproduce")
 
 
 def test_one_table_end_to_end(run: Run, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import time
 import warnings
 from contextlib import nullcontext
 from pathlib import Path
@@ -14,7 +16,10 @@ from bayesvlm.cli.options import Cache, Device, Json, Model, Overwrite, StrictPo
 from bayesvlm.cli.output import emit, remark, table
 
 if TYPE_CHECKING:
+    from bayesvlm.cli.answers import AnswerFile, Resumed
     from bayesvlm.core.prediction import Prediction
+    from bayesvlm.experiments.feature_store import FeatureStore
+    from bayesvlm.images.files import SkippedImages
 
 _NATS = ("entropy", "epistemic", "aleatoric")
 _SPLIT = "entropy = epistemic + aleatoric, in nats: the shares come from draws of the parameters"
@@ -43,9 +48,14 @@ def classify(
         str, typer.Option(help="What predicts: probcosine, mean (no variances), native (the model's own score).")
     ] = "probcosine",
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write the answers here: .csv, or .jsonl for json lines.")
+        Path | None, typer.Option("--out", "-o", help="Write the answers here: .csv, .jsonl (json lines) or .parquet.")
     ] = None,
     overwrite: Overwrite = False,
+    batch_size: Annotated[int, typer.Option(min=1, help="Images that go through the model at once.")] = 64,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=0, help="Processes that read images; 0 uses threads. [default: by number and cores]"),
+    ] = None,
     cache: Cache = None,
     model: Model = None,
     device: Device = None,
@@ -59,8 +69,8 @@ def classify(
     would resolve, and aleatoric, what it would not. The shares come from draws of the model's parameters; --json has
     the entropy of the draws too.
 
-    With --out the answers are written as they come, and the first ten are shown. Features are kept, so that other class
-    names, or the same command after an interruption, encode nothing again.
+    With --out the answers are written as they come, and the first ten are shown; the same command after an
+    interruption goes on where it was. Features are kept, so that other class names encode nothing again.
 
     Examples:
 
@@ -68,21 +78,20 @@ def classify(
 
         bayesvlm classify posterior/ photos/ --classes-file names.txt --top 5 --out results.csv
     """
-    from bayesvlm.cli.answers import AnswerFile
+    from bayesvlm.cli.answers import AnswerFile, Resumed
     from bayesvlm.cli.prompts import prompts, read_classes
     from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.data.cache import FeatureCache
     from bayesvlm.experiments.feature_store import FeatureStore
     from bayesvlm.experiments.image_files import encode_files
     from bayesvlm.images.files import SkippedImages, find_all_images
-    from bayesvlm.progress import progress_bar
+    from bayesvlm.images.workers import worker_failures
+    from bayesvlm.progress import duration, progress_bar
     from bayesvlm.vlm import BayesVLM
 
     names = _unique(read_classes(classes, classes_file))
     asked = prompts(names, template)
-    settings = {"method": method, "link": link, "top": top, "level": level}
-    question = {"posterior": posterior, "model": model, "images": [*map(str, images)], "prompts": asked, **settings}
-    answers = None if out is None else AnswerFile(out, question, overwrite)
+    answers = None if out is None else AnswerFile(out, overwrite)
     skipped = SkippedImages(strict)
     paths = find_all_images(images, skipped)
     if not paths:
@@ -92,39 +101,47 @@ def classify(
         )
     if link is not None and method != "probcosine":
         raise BayesVLMError(f"--link {link} goes with --method probcosine; leave it out for {method}.")
+    settings = {"method": method, "link": link, "top": top, "level": level}
+    models = {"posterior": posterior, "model": model, "files": _stamp(Path(posterior), Path(model or ""))}
+    question = {**models, "images": _stamp(*paths), "prompts": asked, **settings}
     vlm = BayesVLM.from_pretrained(posterior, model=model, device=device, strict=strict)
     if link is not None:
         vlm = vlm.replace(link=link)  # type: ignore[arg-type]
     if len(names) == 1:
         alone = "; `alone` (label_prob in files) is that of the label by itself" if vlm.loss == "sigmoid" else ""
         remark(f"there is one class only, so the probability of {names[0]!r} is always 1 and says nothing{alone}")
-    encoder = FeatureStore(vlm, FeatureCache(cache))
-    rows: list[dict[str, Any]] = []  # that are shown
-    seen = answered = 0
+    store = FeatureStore(vlm, FeatureCache(cache), workers)
+    found = Resumed()
+    begun = time.monotonic()
     try:
         with (
-            answers.open() if answers else nullcontext(),
+            answers.open(question) if answers else nullcontext(),
             progress_bar("classifying", total=len(paths), unit="images") as advance,
             warnings.catch_warnings(),
+            worker_failures(),
         ):
             warnings.filterwarnings("ignore", "There is one class only")  # it is said above
+            if answers:
+                found = _resumed(answers, paths, None if as_json else SHOWN, store, skipped)
+            already, rows = found.done, found.rows  # that are shown
+            advance(already)
             texts = vlm.text_features(asked, progress=False)
-            for batch in encode_files(encoder, paths, skipped):
+            for batch in encode_files(store, paths, skipped, batch_size, start=already):
                 if batch.paths:
                     prediction = vlm.classify(batch.features, texts, method=method)  # type: ignore[arg-type]
-                    found = _describe(batch.paths, prediction, names, top, level)
+                    described = _describe(batch.paths, prediction, names, top, level)
                     if answers:
-                        answers.add(found)
-                    rows += found if as_json or answers is None else found[: SHOWN - len(rows)]
-                    answered += len(found)
-                seen += batch.seen
+                        answers.add(described)
+                    rows += described if as_json or answers is None else described[: SHOWN - len(rows)]
+                    found.answered += len(described)
+                found.done += batch.seen
                 advance(batch.seen)
-            if not answered:
+            if not found.answered:
                 raise BayesVLMError(f"None of the {len(paths)} image(s) could be read; the reasons are above.")
     except KeyboardInterrupt:
-        where = f" and their answers are in {answers.partial}" if answers and answered else ""
-        kept = f"{seen} of {len(paths)} images are done{where}; give the same command again to go on from there"
-        remark(f"interrupted: {kept if seen else f'none of the {len(paths)} images was done'}")
+        where = f" and their answers are in {answers.partial}" if answers and found.answered else ""
+        kept = f"{found.done} of {len(paths)} images are done{where}; give the same command again to go on from there"
+        remark(f"interrupted: {kept if found.done else f'none of the {len(paths)} images was done'}")
         raise typer.Exit(130) from None
     finally:
         if skipped.reasons:
@@ -132,8 +149,33 @@ def classify(
     result = {"posterior": posterior, "method": method, "scale": vlm.scale, "images": rows, "skipped": skipped.reasons}
     text: list[str | Table] = [_as_table(rows, level), f"by {method}, temperature t = {vlm.scale:.4g}", _SPLIT]
     if answers:
-        text.append(f"{answered} images classified; the answers are in {out}")
+        taken = max(time.monotonic() - begun, 1e-9)
+        pace = f"{duration(taken)}, {(found.done - already) / taken:,.3g} images per second"
+        before = f", {already} of them looked at before" if already else ""
+        text.append(f"{found.answered} images classified; the answers are in {out} ({pace}{before})")
     emit(result, text, as_json)
+
+
+def _resumed(
+    answers: AnswerFile, paths: list[Path], shown: int | None, store: FeatureStore, skipped: SkippedImages
+) -> Resumed:
+    """What an earlier run has answered, unless one of the images that it could not read can be read now."""
+    from bayesvlm.experiments.image_files import still_unreadable
+
+    found = answers.resume(paths, shown)
+    return found if still_unreadable(found.passed, store, skipped) else answers.restart()
+
+
+def _stamp(*paths: Path) -> str:
+    """A hash that changes when one of these files does, or one in these folders: by names, sizes and dates."""
+    digest = hashlib.sha256()
+    for path in paths:
+        for file in sorted(path.rglob("*")) if path.name and path.is_dir() else [path]:
+            status = file.stat() if file.is_file() else None
+            digest.update(
+                f"{file}\0{status and (status.st_size, status.st_mtime_ns)}\0".encode(errors="surrogateescape")
+            )
+    return digest.hexdigest()
 
 
 def _unique(names: list[str]) -> list[str]:

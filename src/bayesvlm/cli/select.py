@@ -205,7 +205,7 @@ def _files(
     paths = list({path.resolve(): path for path in reversed(found)}.values())[::-1]  # each file once
     with progress_bar(f"encoding the {what}", total=len(paths), unit="images") as advance:
         for batch in encode_files(encoder, paths, skipped):
-            if batch.features is not None:
+            if batch.paths:
                 yield batch.paths, batch.features
             advance(batch.seen)
 

@@ -28,13 +28,29 @@ _FEW = 64  # files that are encoded sooner than the model's weights are hashed t
 class FileBatch:
     """Some files, one after another: those that could be read, with their features."""
 
-    paths: list[Path]
+    files: Sequence[Path]
+    read: list[int]  # [n], which of them could be read
     features: Features  # [n]
-    seen: int  # files, with those that could not be read
+
+    @property
+    def seen(self) -> int:
+        """How many files, with those that could not be read."""
+        return len(self.files)
+
+    @property
+    def paths(self) -> list[Path]:
+        """[n], of those that could be read."""
+        return [self.files[place] for place in self.read]
+
+    def after(self, count: int) -> FileBatch:
+        """The same without the first so many files."""
+        kept = [row for row, place in enumerate(self.read) if place >= count]
+        read = [self.read[row] - count for row in kept]
+        return FileBatch(self.files[count:], read, self.features[kept]) if count else self
 
 
 def encode_files(
-    store: FeatureStore, paths: Sequence[Path], skipped: SkippedImages, batch_size: int = 64
+    store: FeatureStore, paths: Sequence[Path], skipped: SkippedImages, batch_size: int = 64, start: int = 0
 ) -> Iterator[FileBatch]:
     """The files in batches, in order; what cannot be read is skipped and noted.
 
@@ -43,15 +59,18 @@ def encode_files(
 
     Args:
         batch_size: how many images go through the model at once.
+        start: how many files to pass over. They are in no batch, but may be encoded with those that they are kept with.
     """
     cache = store.cache if len(paths) >= _FEW else None
-    blocks = (_look_up(paths[start : start + _KEPT], store, cache, skipped) for start in range(0, len(paths), _KEPT))
+    passed = start % _KEPT
+    places = range(start - passed, len(paths), _KEPT)
+    blocks = (_look_up(paths[place : place + _KEPT], store, cache, skipped) for place in places)
+    stream = partial(stream_features, store.adapter, batch_size=batch_size, workers=store.workers, total=len(paths))
     for block in blocks:
-        if block.kept is not None:
-            yield block.kept
-        else:
-            stream = partial(stream_features, store.adapter, batch_size=batch_size, workers=store.workers)
-            yield from _encoded(chain([block], blocks), cache, skipped, partial(stream, total=len(paths)))
+        whole = _encoded(chain([block], blocks), cache, skipped, stream) if block.kept is None else [block.kept]
+        for batch in whole:
+            yield batch.after(passed)
+            passed = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,12 +90,18 @@ def _look_up(paths: Sequence[Path], store: FeatureStore, cache: FeatureCache | N
     if entry is None:
         return _Block(paths, key)
     read: list[int] = entry.notes["read"]
-    others = [ImageFile(path) for place, path in enumerate(paths) if place not in read]
-    for batch in stream_pixels(store.adapter.preprocessor, others, workers=0):
-        if batch.places:  # one that could not be read then, and can be now
-            return _Block(paths, key)
+    if not still_unreadable([path for place, path in enumerate(paths) if place not in read], store, skipped):
+        return _Block(paths, key)
+    return _Block(paths, key, FileBatch(paths, read, Features(**entry.tensors)))
+
+
+def still_unreadable(paths: Sequence[Path], store: FeatureStore, skipped: SkippedImages) -> bool:
+    """Whether none of these files, which could not be read once, can be read now; why not is noted."""
+    for batch in stream_pixels(store.adapter.preprocessor, map(ImageFile, paths), workers=0):
+        if batch.places:
+            return False
         note_unreadable(batch, skipped)
-    return _Block(paths, key, FileBatch([paths[place] for place in read], Features(**entry.tensors), len(paths)))
+    return True
 
 
 def _encoded(
@@ -105,7 +130,7 @@ def _encoded(
                 read, features = rows.take(len(block.paths))
                 if cache is not None and block.key is not None and read:
                     cache.put(block.key, features.tensors(), {"read": read})
-                yield FileBatch([block.paths[place] for place in read], features, len(block.paths))
+                yield FileBatch(block.paths, read, features)
     yield from (block.kept for block in begun if block.kept is not None)
 
 

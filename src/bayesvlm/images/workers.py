@@ -39,6 +39,10 @@ _MOST = 8  # workers, where the caller does not say
 _FORK = (
     "fork" in multiprocessing.get_all_start_methods() and sys.platform != "darwin"
 )  # there it breaks system libraries
+_ENDED = (
+    "A worker process that prepares images ended before its work was done, mostly for want of memory: give fewer "
+    "workers, smaller batches, or workers=0 to use none."
+)
 
 
 def choose_workers(count: int | None, batch_bytes: int) -> int:
@@ -130,10 +134,19 @@ class _Preparation(Dataset[Any], Generic[Item, Made, Batch]):
 def _by_processes(
     batches: Iterable[list[Item]], preparation: _Preparation[Item, Made, Batch], workers: int, pin: bool
 ) -> Iterator[Batch]:
+    raised: list[Exception] = []  # by the caller's own iterable
+
+    def watched() -> Iterator[list[Item]]:
+        try:
+            yield from batches
+        except Exception as error:
+            raised.append(error)
+            raise
+
     context = multiprocessing.get_context("fork" if _FORK else "spawn")
     loader: DataLoader[Any] = DataLoader(
         preparation,
-        batch_sampler=batches,
+        batch_sampler=watched(),
         collate_fn=_unchanged,
         num_workers=workers,
         prefetch_factor=_AHEAD,
@@ -148,6 +161,10 @@ def _by_processes(
             waiting = iter(loader)
         try:
             yield from waiting
+        except (OSError, EOFError) as error:  # a worker that is gone cannot hand over what it had made
+            if error in raised:
+                raise
+            raise BayesVLMError(_ENDED) from error
         finally:
             del waiting  # ends the workers
 
@@ -160,10 +177,7 @@ def worker_failures() -> Iterator[None]:
     except RuntimeError as error:
         if "DataLoader worker" not in str(error):
             raise
-        raise BayesVLMError(
-            "A worker process that prepares images ended before its work was done, mostly for want of memory: give "
-            "fewer workers, smaller batches, or workers=0 to use none."
-        ) from error
+        raise BayesVLMError(_ENDED) from error
 
 
 def _unchanged(batch: Batch) -> Batch:

@@ -33,6 +33,10 @@ class Preprocessor:
     to_pixels: Callable[[list[Image.Image]], PixelTensors]
     resizing: Resizing | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A pickle holds no pixels."""
+        return {name: value for name, value in self.__dict__.items() if name != "blank"}
+
     def read(self, image: ImageLike, label: str = "the image") -> Image.Image:
         """One image in upright RGB, no larger than the model's own resizing leaves it; see `to_rgb`."""
         return to_rgb(image, label, self.resizing)
