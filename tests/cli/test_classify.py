@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from io import BytesIO
 from itertools import count
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from command_line import Result, Run, run_command
 from filelock import FileLock
 from PIL import Image
 from torch import Tensor
 
-from bayesvlm import BayesVLMError, world
-from bayesvlm.cli.answers import AnswerFile
+from bayesvlm import BayesVLM, BayesVLMError, Features, world
+from bayesvlm.cli.answers import AnswerFile, Resumed
 from bayesvlm.experiments import image_files
 from bayesvlm.models.adapter import Adapter
 
@@ -191,3 +196,144 @@ def test_the_screen_shows_the_first_of_many(run: Run, monkeypatch: pytest.Monkey
     assert run(*ASKED, "-o", "a.csv")[1].count(".png") == 3
     assert run(*ASKED)[1].count(".png") == 9
     assert len(json.loads(run(*ASKED, "-o", "b.csv", "--json")[1])["images"]) == 9
+
+
+# Going on after a kill ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["answers.csv", "answers.jsonl", "answers.parquet"])
+def test_answers_that_were_written_are_not_made_again(
+    run: Run, encoded: Encoded, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    if name.endswith("parquet"):
+        pytest.importorskip("pyarrow")
+    calls = encoded(interrupt_at=3)
+    assert run(*ASKED, "--top", 2, "-o", name)[0] == 130
+    (partial,) = Path().glob("answers.partial-*")
+    written = partial.read_bytes()
+    partial.write_bytes(written + written.splitlines(keepends=True)[-1][:-9])  # killed in the middle of a line
+    calls.clear()
+    given: list[int] = []
+    honest = BayesVLM.classify
+
+    def watched(self: BayesVLM, features: Features, *options: Any, **named: Any) -> object:
+        given.append(len(features))
+        return honest(self, features, *options, **named)
+
+    monkeypatch.setattr(BayesVLM, "classify", watched)
+    code, out, err = run(*ASKED, "--top", 2, "-o", name)
+    assert code == 0, err
+    assert (calls, given) == ([2], [2]), "the two images that had no answer"
+    assert "9 images classified" in out
+    assert ", 7 of them looked at before" in out
+    assert "7.png" in err, "what cannot be read is said again"
+    assert [path.name for path in Path().glob("answers*")] == [name]
+    rows = answers_in(Path(name))
+    assert [row["image"] for row in rows] == [f"photos/{n}.png" for n in range(COUNT) if n != 7 for _ in range(2)]
+    fresh = answers_in(written_afresh(run, Path("fresh").with_suffix(Path(name).suffix)))
+    for row, other in zip(rows, fresh, strict=True):
+        assert row.keys() == other.keys()
+        assert (row["image"], row["rank"], row["class"]) == (other["image"], other["rank"], other["class"])
+        assert row["prob"] == pytest.approx(other["prob"], rel=1e-5)
+        assert row["epistemic"] == pytest.approx(other["epistemic"], abs=1e-5)
+
+
+def written_afresh(run: Run, path: Path) -> Path:
+    assert run(*ASKED, "--top", 2, "-o", path)[0] == 0
+    return path
+
+
+def answers_in(path: Path) -> list[dict[str, Any]]:
+    """A line per image and class, whatever the form."""
+    if path.suffix == ".parquet":
+        from pyarrow.parquet import read_table
+
+        return read_table(path).to_pylist()  # type: ignore[no-any-return]
+    if path.suffix == ".csv":
+        with path.open(newline="") as file:
+            return [
+                {name: value if name in ("image", "class") else float(value or "nan") for name, value in row.items()}
+                for row in csv.DictReader(file)
+            ]
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return [{**row, **best, "rank": rank} for row in rows for rank, best in enumerate(row["top"], start=1)]
+
+
+def test_everything_is_there_on_the_screen_after_going_on(run: Run, encoded: Encoded) -> None:
+    encoded(interrupt_at=3)
+    assert run(*ASKED, "-o", "answers.csv")[0] == 130
+    found = run(*ASKED, "-o", "answers.csv", "--json").json
+    assert found == {**run(*ASKED, "--json").json, "images": found["images"]}
+    names = [row["image"] for row in found["images"]]
+    assert names == [f"photos/{n}.png" for n in range(COUNT) if n != 7]
+    assert {tuple(row) for row in found["images"]} == {tuple(run(*ASKED, "--json").json["images"][0])}
+
+
+@pytest.mark.parametrize("change", ["an image", "its list", "what could not be read"])
+def test_other_images_are_another_question(run: Run, encoded: Encoded, change: str) -> None:
+    encoded(interrupt_at=3)
+    assert run(*ASKED, "-o", "answers.csv")[0] == 130
+    if change == "an image":
+        Path("photos/0.png").write_bytes(Path("photos/1.png").read_bytes() + b"and more")
+    elif change == "its list":
+        Path("photos/0.png").unlink()
+    else:
+        Path("photos/7.png").write_bytes(Path("photos/6.png").read_bytes())
+    assert run(*ASKED, "-o", "answers.csv")[0] == 0
+    rows = answers_in(Path("answers.csv"))
+    read = sorted(str(path) for path in Path("photos").iterdir())
+    assert [row["image"] for row in rows] == [name for name in read if name != "photos/7.png" or "read" in change]
+
+
+def test_a_file_that_becomes_readable_begins_again(run: Run, tmp_path: Path) -> None:
+    """Such as after installing what reads it: to the file system it is the same file."""
+    file = AnswerFile(tmp_path / "a.jsonl", overwrite=False)
+    paths = [Path(f"photos/{n}.png") for n in range(3)]
+    with pytest.raises(ZeroDivisionError), file.open({}):  # noqa: PT012
+        file.add([{"image": str(paths[0])}, {"image": str(paths[2])}])
+        raise ZeroDivisionError
+    with file.open({}):
+        found = file.resume(paths, None)
+        assert (found.done, found.answered, found.passed) == (3, 2, [paths[1]])
+        assert file.restart() == Resumed()
+        assert file.partial.read_bytes() == b""
+        assert file.resume(paths, None) == Resumed()
+        file.add([{"image": "elsewhere"}])
+        assert file.resume(paths, None) == Resumed(), "answers for other images"
+
+
+def test_parquet_needs_its_extra(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    code, _, err = run(*ASKED, "-o", "a.parquet")
+    assert code == 2
+    assert "parquet files are written with pyarrow, which is not installed: `pip install 'bayesvlm[parquet]'`" in err
+
+
+def test_kill_minus_nine(tmp_path: Path) -> None:
+    """A command that is killed, and the same one again: every image once, and those that were answered left as is."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    random = np.random.default_rng(0)
+    for number in range(700):
+        Image.fromarray(random.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(folder / f"{number:03}.png")
+    out = tmp_path / "answers.jsonl"
+    asked = ["classify", "emoji-clip", str(folder), "--classes", "cat,dog", "-o", str(out), "--workers", "2"]
+    environment = {**os.environ, "BAYESVLM_CACHE": str(tmp_path / "cache")}
+    running = subprocess.Popen([sys.executable, "-m", "bayesvlm", *asked], env=environment, start_new_session=True)
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        if any(path.read_bytes().count(b"\n") for path in tmp_path.glob("answers.partial-*")):
+            break
+        assert running.poll() is None
+        time.sleep(0.02)
+    running.kill()
+    running.wait()
+    (partial,) = tmp_path.glob("answers.partial-*")
+    written = partial.read_text().splitlines(keepends=True)
+    whole = "".join(line for line in written if line.endswith("\n"))
+    assert 0 < len(whole.splitlines()) < 700
+    again = run_command(*asked)
+    assert again.code == 0, again.err
+    assert out.read_text().startswith(whole)
+    assert [json.loads(line)["image"] for line in out.read_text().splitlines()] == sorted(map(str, folder.iterdir()))
+    assert not list(tmp_path.glob("answers.partial-*"))

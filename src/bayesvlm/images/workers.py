@@ -6,6 +6,7 @@ depends on the size of a batch and the number of workers, not on the number of i
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import shutil
@@ -17,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -189,15 +190,24 @@ class _Start:
     """What a worker process does first."""
 
     allowance: Allowance
-    most_pixels: int | None = None
-    truncated: bool = False
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "most_pixels", Image.MAX_IMAGE_PIXELS)
-        object.__setattr__(self, "truncated", ImageFile.LOAD_TRUNCATED_IMAGES)
+    most_pixels: int | None = field(default_factory=lambda: Image.MAX_IMAGE_PIXELS)
+    truncated: bool = field(default_factory=lambda: ImageFile.LOAD_TRUNCATED_IMAGES)
+    bound: bool = field(default_factory=lambda: threading.current_thread() is threading.main_thread())
 
     def __call__(self, worker: int) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that takes the results ends this one
+        if self.bound:
+            _end_with_parent()
         torch.set_num_threads(1)
         Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES = self.most_pixels, self.truncated
         decoding.share_allowance(self.allowance)
+
+
+def _end_with_parent() -> None:
+    """Have this process end the moment its parent does, whatever ends that: it holds the locks that its parent holds.
+
+    On Linux; elsewhere torch's workers look for their parent every five seconds.
+    """
+    if sys.platform == "linux":
+        set_parent_death_signal = 1
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
