@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 from bayesvlm.artifacts.saved import is_posterior
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.experiments import demo
 from bayesvlm.experiments.domains import find_domains
 from bayesvlm_paper.architectures import ARCHITECTURES, Architecture
+
+PLAN = "plan"
+"""What an item was run on, among its numbers."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,21 @@ class Plan:
     views: bool = False
     domains: str | None = None
     targets: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, numbers: Mapping[str, Any]) -> Plan:
+        """What the numbers of an item were measured on."""
+        kept = numbers[PLAN]
+        values: dict[str, Any] = {}
+        for field in fields(cls):
+            value = kept[field.name]
+            values[field.name] = tuple(value) if isinstance(value, list) else value
+        return cls(**values)
+
+    @property
+    def model(self) -> str:
+        """The first of its models: most items are about one."""
+        return self.models[0]
 
     def with_given(
         self,
@@ -82,6 +101,8 @@ PAPER_SETS = {
 
 LAION, CC12M = "laion400m", "cc12m"
 """Folders of shards, below the folder of the known sets."""
+PAIRS = 10 * 32768
+"""The most pairs that are taken of a source: the paper's ten contrast batches."""
 ZERO_SHOT_SETS = tuple(PAPER_SETS.values())[:7]
 
 

@@ -1,14 +1,18 @@
-"""The paper's tables and figures, one small module each: run on the embedded world, on its own data, or on a user's."""
+"""The paper's tables and figures, a small module per group: each measures numbers, and tells a finding from them."""
 
 from __future__ import annotations
 
 from bayesvlm.core.errors import check_choice
-from bayesvlm_paper import (
+from bayesvlm_paper.item import Item
+from bayesvlm_paper.items import (
     approximation,
     cost,
+    covariance,
     error_and_entropy,
+    evidence,
     independence,
     learning_curves,
+    link,
     negatives,
     neighbours,
     perturbation,
@@ -16,15 +20,12 @@ from bayesvlm_paper import (
     proxy_shift,
     pseudo_count,
     samples,
-    variant_items,
-    zero_shot_tables,
+    structure,
+    zero_shot,
 )
-from bayesvlm_paper.item import Done, Item, reproduce
-from bayesvlm_paper.lab import Lab
-from bayesvlm_paper.plans import Plan
 
 _MODULES = (
-    zero_shot_tables,
+    zero_shot,
     proxy_data,
     proxy_shift,
     pseudo_count,
@@ -37,7 +38,10 @@ _MODULES = (
     independence,
     samples,
     negatives,
-    variant_items,
+    structure,
+    covariance,
+    link,
+    evidence,
 )
 ITEMS: dict[str, Item] = {item.name: item for module in _MODULES for item in module.ITEMS}
 """Every item by its name, in the order of the page."""
@@ -47,6 +51,3 @@ def find_item(name: str) -> Item:
     """One of `ITEMS`."""
     check_choice("NAME", name, tuple(ITEMS))
     return ITEMS[name]
-
-
-__all__ = ["ITEMS", "Done", "Item", "Lab", "Plan", "find_item", "reproduce"]
