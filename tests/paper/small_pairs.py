@@ -69,8 +69,10 @@ class SmallLab:
 
     def tuned(self, model: str, vlm: BayesVLM, taus: tuple[float, ...]) -> tuple[BayesVLM, TauGrid]:
         images, labels, classes = self.data()
-        own = vlm.replace()
-        return own, own.tune(images, labels, classes, taus=taus, progress=False)
+        own = vlm.copy()
+        grid = own.tune(images, labels, classes, taus=taus, progress=False).tuning
+        assert grid is not None
+        return own, grid
 
     def bayes(self, model: str, vlm: BayesVLM, data: str) -> Scores:
         images, labels, classes = self.data(data)

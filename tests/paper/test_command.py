@@ -16,7 +16,6 @@ from experiments.thinned import thinned
 import bayesvlm_world
 from bayesvlm import BayesVLMError
 from bayesvlm.cli import main
-from bayesvlm.experiments import pairs, sets
 from bayesvlm.report.blocks import Table
 from bayesvlm_paper import item as running
 from bayesvlm_paper import items as catalogue

@@ -59,7 +59,7 @@ def test_results_are_kept_by_what_they_depend_on(lab: Lab, monkeypatch: pytest.M
     monkeypatch.setattr("bayesvlm.experiments.zero_shot.ZeroShot.run", lambda *_: pytest.fail("measured again"))
     assert fresh.zero_shot("emoji-clip", "openmoji-black").numbers["methods"] == first.numbers["methods"]
     monkeypatch.undo()
-    monkeypatch.setattr(sets, "load", thinned)
+    monkeypatch.setattr(bayesvlm_world, "load", thinned)
     without = replace(lab, views=0, _made={})
     assert set(without.zero_shot("emoji-clip", "openmoji-black").scores) == {"plain", "temperature", "Bayes"}
 

@@ -26,7 +26,7 @@ from bayesvlm_paper.finding import Finding, Numbers
 from bayesvlm_paper.item import Item
 from bayesvlm_paper.items import ITEMS
 from bayesvlm_paper.lab import Lab
-from bayesvlm_paper.places import PUBLISHED_SIZES, Load, bytes_in, find_model, find_pairs, find_set
+from bayesvlm_paper.places import Load, find_model, find_pairs, find_set
 from bayesvlm_paper.plans import CLIP_BASE, PAIRS, PCMEPP, PROLIP, Plan
 from bayesvlm_paper.preview import Preview, preview
 from bayesvlm_world import FOLDER

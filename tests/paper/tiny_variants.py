@@ -72,9 +72,11 @@ class TinyLab:
     def tuned(
         self, model: str, vlm: BayesVLM, taus: tuple[float, ...] = DEFAULT_TAUS, refine: bool = True
     ) -> tuple[BayesVLM, TauGrid]:
-        found, own = self.validation(model), vlm.replace()
+        found, own = self.validation(model), vlm.copy()
         classes = self.classes(model, "validation")
-        return own, own.tune(found.features, found.labels, classes, taus=taus, refine=refine, progress=False)
+        grid = own.tune(found.features, found.labels, classes, taus=taus, refine=refine, progress=False).tuning
+        assert grid is not None
+        return own, grid
 
     def bayes(self, model: str, vlm: BayesVLM, data: str) -> Scores:
         found = self.images(model, data)

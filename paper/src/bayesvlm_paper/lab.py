@@ -30,7 +30,6 @@ from bayesvlm.experiments.earlier import Earlier
 from bayesvlm.experiments.encoding import EncodedSet, Encoder
 from bayesvlm.experiments.methods import METHODS, PREDICTED, SINGLE
 from bayesvlm.experiments.scoring import Scores
-from bayesvlm.experiments.sets import open_set, prompts
 from bayesvlm.experiments.zero_shot import Result, ZeroShot, place
 from bayesvlm.images.files import describe_skipped
 from bayesvlm.models import resolve_device
@@ -118,8 +117,10 @@ class Lab:
         self, name: str, vlm: BayesVLM, taus: tuple[float, ...] = DEFAULT_TAUS, refine: bool = True
     ) -> tuple[BayesVLM, TauGrid]:
         """A copy with the tau that is best on the validation set, and every tau tried."""
-        found, classes, own = self.validation(name), self.classes(name, self.validation_set), vlm.replace()
-        return own, own.tune(found.features, found.labels, classes, taus=taus, refine=refine)
+        found, classes, own = self.validation(name), self.classes(name, self.validation_set), vlm.copy()
+        grid = own.tune(found.features, found.labels, classes, taus=taus, refine=refine).tuning
+        assert grid is not None
+        return own, grid
 
     # Data ------------------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,6 @@ from bayesvlm.models.openclip_loading import FOLDER, HUB, PREFIX, is_open_clip
 from bayesvlm.models.published import PICKLE, is_published
 from bayesvlm_paper.architectures import ARCHITECTURES, parameters
 from bayesvlm_paper.plans import PAIRS
-from bayesvlm_world import SPLITS, splits
 
 _BYTES_A_PAIR = 25_000  # of img2dataset's shards at 256 pixels
 

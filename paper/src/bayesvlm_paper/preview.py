@@ -19,7 +19,7 @@ from bayesvlm.experiments.encoding import Encoder
 from bayesvlm.models import resolve_device
 from bayesvlm_paper.item import Item, kept_record
 from bayesvlm_paper.lab import Lab
-from bayesvlm_paper.places import Load, bytes_in, find_model, find_pairs, find_set, offline, shape_of
+from bayesvlm_paper.places import Load, find_model, find_pairs, find_set, offline, shape_of
 from bayesvlm_paper.plans import PAIRS, PCMEPP, PROLIP
 from bayesvlm_paper.speed import REFERENCE, Speed, estimated, measured
 

@@ -28,8 +28,7 @@ from bayesvlm.core.distribution import Drawn
 from bayesvlm.core.embeddings import GaussianEmbeddings
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.features import Features
-from bayesvlm.core.posterior import Posterior
-from bayesvlm.core.predict import Drawn, embedding_groups
+from bayesvlm.core.predict import embedding_groups
 from bayesvlm.report.blocks import Table
 from bayesvlm.vlm import BayesVLM
 from bayesvlm_paper.exhibits import Lines, Panel, Series

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from bayesvlm.core.posterior import Covariance
+from bayesvlm.core.settings import Covariance
 from bayesvlm.vlm import BayesVLM
 from bayesvlm_paper.comparison import PAPER, TRUER, WORLD, Compared, named_ratios, truer
 from bayesvlm_paper.draws import DRAWS, DrawnSpread, Ratio
