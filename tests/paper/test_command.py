@@ -16,6 +16,7 @@ from experiments.thinned import thinned
 import bayesvlm_world
 from bayesvlm import BayesVLMError
 from bayesvlm.cli import main
+from bayesvlm.experiments.demo import TESTS
 from bayesvlm.report.blocks import Table
 from bayesvlm_paper import item as running
 from bayesvlm_paper import items as catalogue
@@ -23,7 +24,7 @@ from bayesvlm_paper.finding import Claim, Finding, Numbers
 from bayesvlm_paper.item import Item
 from bayesvlm_paper.items import ITEMS
 from bayesvlm_paper.lab import Lab
-from bayesvlm_paper.plans import PLAN, TESTS, Plan
+from bayesvlm_paper.plans import PLAN, Plan
 
 
 @dataclass(frozen=True)

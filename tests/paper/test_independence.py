@@ -16,8 +16,8 @@ from bayesvlm.core.projection import Projection
 from bayesvlm.report.blocks import Table
 from bayesvlm.vlm import BayesVLM
 from bayesvlm_paper.exhibits import Lines
-from bayesvlm_paper.items import independence
-from bayesvlm_paper.items.independence import FISHER, ITEMS, Report, judged, measure, tell
+from bayesvlm_paper.items import ITEMS, independence
+from bayesvlm_paper.items.independence import FISHER, Report, judged, measure, tell
 from bayesvlm_paper.joint_curvature import Curvature, Norms
 from bayesvlm_paper.plans import CLIP_BASE
 from paper.told import Told, told
@@ -160,8 +160,7 @@ def test_too_few_pairs_are_refused() -> None:
 
 
 def test_the_item_needs_pairs_and_no_labelled_sets() -> None:
-    (item,) = ITEMS
-    assert item.name == "independence_ratio"
+    item = ITEMS["independence_ratio"]
     for plan in (item.world, item.paper):
         assert plan.pairs
         assert not plan.sets

@@ -11,7 +11,8 @@ import pytest
 
 from bayesvlm import BayesVLMError
 from bayesvlm.experiments.adaptation import Adaptation
-from bayesvlm_paper.items.learning_curves import ITEMS, Learnt, below_claim, entropy_claim, measure, measured, tell
+from bayesvlm_paper.items import ITEMS
+from bayesvlm_paper.items.learning_curves import Learnt, below_claim, entropy_claim, measure, measured, tell
 from bayesvlm_paper.labelling import STRATEGIES, budgets, experiment
 from bayesvlm_paper.plans import CLIP_BASE, CLIP_HUGE, SIGLIP_BASE, Plan
 from paper.small_world import SmallLab, drawings, quick, run_of, small_task
@@ -149,7 +150,7 @@ def test_what_was_not_trained_is_not_judged(tmp_path: Path) -> None:
     finding = learning_curves(SmallLab(tmp_path, models=(), plan=Plan()), "CLIP-Huge", CLIP_HUGE)
     assert [claim.verdict for claim in finding.claims] == ["cannot be tested here"] * 2
     assert finding.answer.startswith("Not run: no larger model was trained on the embedded world")
-    huge = {item.name: item for item in ITEMS}["results_activelearning_clip_huge"]
+    huge = ITEMS["results_activelearning_clip_huge"]
     assert huge.world.models == ()
     assert huge.world.targets, "so that a model named by hand can be run"
     assert huge.paper.models == (CLIP_HUGE,)

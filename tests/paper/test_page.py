@@ -58,7 +58,7 @@ def test_the_page_has_questions_answers_claims_and_commands(tmp_path: Path) -> N
     )
     text = page.read_text()
     for part in (
-        "Of the paper&#39;s claims 1 holds, 1 does not, 1 cannot be tested here.",
+        "Of the paper's claims 1 holds, 1 does not, 1 cannot be tested here.",
         "And what we say beyond it?",
         "It &lt;holds&gt;.",
         "<strong>one is so.</strong>",

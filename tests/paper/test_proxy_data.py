@@ -9,16 +9,20 @@ import torch
 from scipy.stats import ttest_rel
 
 from bayesvlm import BayesVLMError
+from bayesvlm.experiments.demo import TESTS
 from bayesvlm.experiments.scoring import Scores
 from bayesvlm.report.blocks import Table
-from bayesvlm_paper.items.proxy_data import WORLD, claim, measure, printed_value, remarks, tell
+from bayesvlm_paper.items import ITEMS
+from bayesvlm_paper.items.proxy_data import NAME, claim, measure, printed_value, remarks, tell
 from bayesvlm_paper.lab import Lab
-from bayesvlm_paper.plans import CC12M, CLIP_BASE, LAION, SIGLIP_BASE, TESTS, Plan
+from bayesvlm_paper.plans import CC12M, CLIP_BASE, LAION, SIGLIP_BASE, Plan
 from bayesvlm_paper.scoreboard import BEST, Scoreboard, numbers_of
 from bayesvlm_paper.wording import from_to
 from bayesvlm_world import load
 from paper.tiny_lab import open_lab, write_world
 from paper.told import Told, kept, told
+
+WORLD = ITEMS[NAME].world
 
 
 @pytest.fixture(scope="module")
@@ -181,14 +185,14 @@ def test_a_set_that_is_in_the_proxy_is_pointed_out(found: Told) -> None:
 @pytest.mark.parametrize(
     ("model", "sets", "said"),
     [
-        ("emoji-clip", WORLD.sets, ["stand for CC12M, so the sets are those without them.", "29 of openmoji-black"]),
-        ("emoji-clip", ("new-drawing",), ["stand for CC12M."]),
+        ("emoji-clip", WORLD.sets, ["stand for CC12M, so the sets are without them.", "29 of openmoji-black"]),
+        ("emoji-clip", ("emojione-colour",), ["stand for CC12M."]),
         ("mine", WORLD.sets, []),
     ],
 )
 def test_only_stand_ins_are_said_to_be(model: str, sets: tuple[str, ...], said: list[str]) -> None:
     whole = " ".join(remarks(replace(WORLD, models=(model,), sets=sets), BARE))
-    told = ("stand for CC12M, so the sets are those without them.", "stand for CC12M.", "29 of openmoji-black")
+    told = ("stand for CC12M, so the sets are without them.", "stand for CC12M.", "29 of openmoji-black")
     assert [each for each in told if each in whole] == said
 
 

@@ -14,10 +14,10 @@ from bayesvlm.artifacts import SavedPosterior
 from bayesvlm.data.distortion import LEVELS, Distortion, Kind
 from bayesvlm.report.blocks import Table
 from bayesvlm_paper.exhibits import Lines
+from bayesvlm_paper.items import ITEMS
 from bayesvlm_paper.items import proxy_shift as module
 from bayesvlm_paper.items.proxy_shift import (
     FIXED,
-    ITEMS,
     TUNED,
     Shift,
     claims,
@@ -44,7 +44,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
 
 @pytest.fixture(scope="module")
 def found(lab: Lab) -> Told:
-    return told(lab, measure, tell, column="Food-101", world=lab.plan)
+    return told(lab, measure, tell, column="Food-101", stand_in="new-drawing")
 
 
 @pytest.fixture
@@ -249,7 +249,6 @@ def test_the_exhibits() -> None:
 
 def test_the_finding(lab: Lab, found: Told) -> None:
     assert [type(each) for each in found.exhibits] == [Lines, Table] * 2
-    assert found.remarks[0] == f"{lab.models[0]} stands for CLIP-Base, {lab.sets[0]} for Food-101."
     assert all(data in found.answer for data in lab.sets)
     assert {kind: [float(level) for level in found.numbers[lab.sets[0]]["tau fixed"][kind]] for kind in KINDS} == {
         kind: [float(level) for level in levels] for kind, levels in LEVELS.items()
@@ -257,9 +256,8 @@ def test_the_finding(lab: Lab, found: Told) -> None:
 
 
 def test_only_stand_ins_are_said_to_be() -> None:
-    plan = ITEMS[0].world
     said = {
-        (model, data): " ".join(remarks(Plan((model,), (data,)), "Food-101", plan))
+        (model, data): " ".join(remarks(Plan((model,), (data,)), "Food-101", "new-drawing"))
         for model, data in [("emoji-clip", "new-drawing"), ("mine", "new-drawing"), ("emoji-clip", "my-set")]
     }
     assert [key for key, each in said.items() if "stands for" in each] == [("emoji-clip", "new-drawing")]
@@ -267,6 +265,8 @@ def test_only_stand_ins_are_said_to_be() -> None:
 
 
 def test_the_items() -> None:
-    assert [item.name for item in ITEMS] == list(module.TABLES.values())
-    assert [column_of(item.paper.sets[0]) for item in ITEMS] == list(module.TABLES)
-    assert [item.world.sets for item in ITEMS] == [("new-drawing",), ("emojione-colour",), ("openmoji-black",)]
+    assert list(module.ITEMS) == list(module.TABLES.values())
+    for column, name in module.TABLES.items():
+        options = module.ITEMS[name][1].keywords
+        assert (column_of(ITEMS[name].paper.sets[0]), ITEMS[name].world.sets) == (column, (options["stand_in"],))
+        assert options["column"] == column

@@ -12,7 +12,7 @@ from bayesvlm.report.blocks import Table
 from bayesvlm_paper.draws import Ratio
 from bayesvlm_paper.exhibits import Exhibit, Lines, Panel, Series
 from bayesvlm_paper.finding import Claim, Finding
-from bayesvlm_paper.plans import CLIP_BASE, SIGLIP_BASE, Plan, paper_plan, world_plan
+from bayesvlm_paper.plans import Plan
 from bayesvlm_paper.scoreboard import BOLD, Scoreboard
 from bayesvlm_paper.wording import counted, signed
 
@@ -23,8 +23,6 @@ SHOWN = 1.0
 TRUER = 0.01
 """By how much a figure must be nearer to Monte Carlo's to be called truer: of the standard deviation, or of a
 probability."""
-WORLD, PAPER = world_plan("emoji-clip", "emoji-siglip"), paper_plan(CLIP_BASE, SIGLIP_BASE)
-"""What questions about variants are run on."""
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,9 @@ from bayesvlm_paper.lab import Lab
 from bayesvlm_paper.plans import PLAN, Plan
 
 SCHEMA = 2
+Measure = Callable[[Lab], Numbers]
+Code = dict[str, tuple[Measure, Tell]]
+"""Items by name: how each measures and tells."""
 Part = Literal["zero-shot", "robustness", "cost", "active learning", "the posterior", "beyond the paper"]
 
 
@@ -53,7 +56,7 @@ class Item:
     part: Part
     world: Plan
     paper: Plan
-    measure: Callable[[Lab], Numbers]
+    measure: Measure
     tell: Tell
     version: int = 1
     tunes: bool = True
@@ -61,6 +64,12 @@ class Item:
     reads_pairs: bool = False
     distorts_pairs: bool = False
     pictures: int | None = None
+
+    @classmethod
+    def of(cls, name: str, facts: Mapping[str, Any], measure: Measure, tell: Tell) -> Item:
+        """From the catalogue's facts and its code."""
+        plans = {which: Plan.from_json(facts[which]) for which in ("world", "paper")}
+        return cls(**{**facts, **plans, "name": name, "measure": measure, "tell": tell})
 
     @property
     def command(self) -> str:

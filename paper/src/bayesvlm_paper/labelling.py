@@ -14,7 +14,7 @@ from bayesvlm.evaluation import Estimate
 from bayesvlm.experiments.adaptation import Adaptation, Protocol, Run, Task, curves
 from bayesvlm.experiments.zero_shot import place
 from bayesvlm_paper.lab import Lab
-from bayesvlm_paper.plans import CLIP_BASE, CLIP_HUGE, CLIP_LARGE, LAION, SIGLIP_BASE, Plan, same_model
+from bayesvlm_paper.plans import CLIP_BASE, CLIP_HUGE, CLIP_LARGE, SIGLIP_BASE, Plan, same_model
 from bayesvlm_paper.wording import counted
 
 STRATEGIES: tuple[Strategy, ...] = (
@@ -104,7 +104,7 @@ def curve_numbers(runs: Sequence[Run]) -> dict[str, Any]:
     }
 
 
-# Words and plans ------------------------------------------------------------------------------------------------------
+# Words ----------------------------------------------------------------------------------------------------------------
 
 
 def about_seeds(protocol: Mapping[str, Any]) -> str:
@@ -131,13 +131,3 @@ _WORLD = (
     "classes; the target is half of a style that was never trained on. docs/active.md has five styles and five seeds."
 )
 _VARIANTS = "The paper's runs on ImageNet-R and ImageNet-Sketch are a second plan, with the domains imagenet-variants."
-
-
-def world_targets(*models: str) -> Plan:
-    """Embedded models that are to learn a drawing style."""
-    return Plan(models, validation="validation", pairs=("train",), domains="world", targets=("openmoji-black",))
-
-
-def paper_targets(*models: str, at: tuple[str, ...] = ("Art", "Clipart", "Product")) -> Plan:
-    """The paper's models on Office-Home."""
-    return Plan(models, validation="imagenet-100", pairs=(LAION,), domains="officehome", targets=at)

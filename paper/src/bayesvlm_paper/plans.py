@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from bayesvlm.artifacts.saved import is_posterior
 from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.experiments import demo
 from bayesvlm.experiments.domains import find_domains
 from bayesvlm_paper.architectures import ARCHITECTURES, Architecture
 
@@ -43,14 +42,15 @@ class Plan:
     targets: tuple[str, ...] = ()
 
     @classmethod
+    def from_json(cls, kept: Mapping[str, Any]) -> Plan:
+        """From what json has of it; what is not there is as usual."""
+        values: dict[str, Any] = {n: tuple(each) if isinstance(each, list) else each for n, each in kept.items()}
+        return cls(**values)
+
+    @classmethod
     def of(cls, numbers: Mapping[str, Any]) -> Plan:
         """What the numbers of an item were measured on."""
-        kept = numbers[PLAN]
-        values: dict[str, Any] = {}
-        for field in fields(cls):
-            value = kept[field.name]
-            values[field.name] = tuple(value) if isinstance(value, list) else value
-        return cls(**values)
+        return cls.from_json(numbers[PLAN])
 
     @property
     def model(self) -> str:
@@ -79,9 +79,6 @@ class Plan:
         )
 
 
-TESTS = tuple(demo.TESTS)
-"""The world's seven test sets, as many as the paper has."""
-
 CLIP_BASE, CLIP_LARGE, CLIP_HUGE, SIGLIP_BASE = (shape.model for shape in ARCHITECTURES.values())
 PROLIP = "SanghyukChun/ProLIP-ViT-B-16-DC-1B-12_8B"
 PCMEPP = "SanghyukChun/PCMEPP-ViT-B-16-CC3M-12M-RedCaps"
@@ -103,7 +100,6 @@ LAION, CC12M = "laion400m", "cc12m"
 """Folders of shards, below the folder of the known sets."""
 PAIRS = 10 * 32768
 """The most pairs that are taken of a source: the paper's ten contrast batches."""
-ZERO_SHOT_SETS = tuple(PAPER_SETS.values())[:7]
 
 
 def column_of(data: str) -> str | None:
@@ -130,13 +126,3 @@ def _model_of(folder: Path) -> str | None:
         return None
     model: str | None = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model")
     return model
-
-
-def world_plan(*models: str, views: bool = False, sets: tuple[str, ...] = TESTS) -> Plan:
-    """Embedded models on the world, their posteriors fitted on its training split."""
-    return Plan(models, sets, "validation", ("train",), views)
-
-
-def paper_plan(*models: str, views: bool = False, sets: tuple[str, ...] = ZERO_SHOT_SETS) -> Plan:
-    """The paper's models on its sets: tau and the temperature from 100 classes of ImageNet, factors from LAION-400M."""
-    return Plan(models, sets, "imagenet-100", (LAION,), views)

@@ -69,10 +69,6 @@ class EmbeddedPairs:
         return float(sigmoid_curvature(source, target, self.vlm.scale, bias, normalise).trace())
 
 
-WORLD, PAPER = Plan(("emoji-clip",), pairs=("train",)), Plan((CLIP_BASE,), pairs=(LAION,))
-"""What questions about the curvature of pairs are run on."""
-
-
 def embedded_pairs(lab: Lab, least: int) -> EmbeddedPairs:
     """The plan's first pairs; no posterior is fitted for it."""
     model = lab.models[0]

@@ -1,9 +1,15 @@
-"""The paper's tables and figures, a small module per group: each measures numbers, and tells a finding from them."""
+"""The paper's tables and figures, a small module per group: each measures numbers, and tells a finding from them.
+
+catalogue.json has what there is to know of an item without its code: title, question, what it is run on.
+"""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 from bayesvlm.core.errors import check_choice
-from bayesvlm_paper.item import Item
+from bayesvlm_paper.item import Code, Item
 from bayesvlm_paper.items import (
     approximation,
     cost,
@@ -43,7 +49,9 @@ _MODULES = (
     link,
     evidence,
 )
-ITEMS: dict[str, Item] = {item.name: item for module in _MODULES for item in module.ITEMS}
+_CODE: Code = {name: code for module in _MODULES for name, code in module.ITEMS.items()}
+_CATALOGUE = json.loads((Path(__file__).parent / "catalogue.json").read_text(encoding="utf-8"))
+ITEMS: dict[str, Item] = {name: Item.of(name, facts, *_CODE[name]) for name, facts in _CATALOGUE.items()}
 """Every item by its name, in the order of the page."""
 
 

@@ -25,9 +25,7 @@ from bayesvlm_paper.architectures import (
     parameters,
 )
 from bayesvlm_paper.finding import Claim, Finding, Numbers
-from bayesvlm_paper.item import Item
 from bayesvlm_paper.lab import Lab
-from bayesvlm_paper.plans import Plan
 from bayesvlm_paper.printed import PublishedTable, published_table
 from bayesvlm_paper.timing import CLASSES, RunTimes, machine, random_vlm, run_times
 from bayesvlm_paper.wording import all_of, signed
@@ -280,25 +278,4 @@ def _printed(published: PublishedTable, method: str, name: str) -> float:
     return value
 
 
-ITEMS = (
-    Item(
-        "runtime",
-        "Run time",
-        "How much longer does one image take with the posterior?",
-        "cost",
-        Plan(),
-        Plan(),
-        measure_runtime,
-        tell_runtime,
-    ),
-    Item(
-        "flops",
-        "Operations",
-        "How many more operations does one image take with the posterior, and with test-time augmentation?",
-        "cost",
-        Plan(),
-        Plan(),
-        measure_flops,
-        tell_flops,
-    ),
-)
+ITEMS = {"runtime": (measure_runtime, tell_runtime), "flops": (measure_flops, tell_flops)}

@@ -13,9 +13,8 @@ from bayesvlm.core.tuning import TauGrid, search_tau
 from bayesvlm.experiments.scoring import Scores
 from bayesvlm.report.blocks import Table
 from bayesvlm.vlm import BayesVLM
-from bayesvlm_paper.comparison import PAPER, WORLD, Compared
+from bayesvlm_paper.comparison import Compared
 from bayesvlm_paper.finding import Claim, Finding
-from bayesvlm_paper.item import Item
 from bayesvlm_paper.lab import Lab
 from bayesvlm_paper.variants import WIDE_TAUS, Made, default_of, measured, scored, tuned
 from bayesvlm_paper.wording import by_name
@@ -149,15 +148,4 @@ def _towers(values: Mapping[str, float], form: str = "{:.3g}") -> str:
     return " and ".join(f"{form.format(value)} ({tower})" for tower, value in values.items())
 
 
-ITEMS = (
-    Item(
-        "evidence",
-        "The evidence, corrected",
-        "Does the corrected evidence help against that of the authors' first release, or does tuning tau hide it?",
-        "beyond the paper",
-        WORLD,
-        PAPER,
-        partial(measured, make=make),
-        tell,
-    ),
-)
+ITEMS = {"evidence": (partial(measured, make=make), tell)}

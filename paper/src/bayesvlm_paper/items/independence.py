@@ -16,7 +16,6 @@ from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.report.blocks import Table
 from bayesvlm_paper.exhibits import Lines, Panel, Series
 from bayesvlm_paper.finding import Claim, Finding, Numbers
-from bayesvlm_paper.item import Item
 from bayesvlm_paper.joint_curvature import (
     Curvature,
     Norms,
@@ -29,7 +28,7 @@ from bayesvlm_paper.joint_curvature import (
     sampled_fisher,
 )
 from bayesvlm_paper.lab import Lab
-from bayesvlm_paper.plans import CLIP_BASE, Plan, paper_plan, same_model, world_plan
+from bayesvlm_paper.plans import CLIP_BASE, Plan, same_model
 from bayesvlm_paper.printed import published_table
 from bayesvlm_paper.wording import all_of, by_name, spread
 
@@ -367,18 +366,4 @@ def remarks(reports: Reports) -> list[str]:
     return said
 
 
-ITEMS = (
-    Item(
-        "independence_ratio",
-        "Independence of the towers",
-        "How much of the loss curvature lies between the two projections, which the posterior takes as independent?",
-        "the posterior",
-        world_plan("emoji-clip", "emoji-siglip", sets=()),
-        paper_plan(CLIP_BASE, sets=()),
-        measure,
-        tell,
-        tunes=False,
-        needs_posterior=False,
-        reads_pairs=True,
-    ),
-)
+ITEMS = {"independence_ratio": (measure, tell)}

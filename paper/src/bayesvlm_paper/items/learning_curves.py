@@ -13,7 +13,6 @@ from bayesvlm.experiments.adaptation import Run, advantage
 from bayesvlm.report.blocks import Table
 from bayesvlm_paper.exhibits import LearningCurves
 from bayesvlm_paper.finding import Claim, Finding, Numbers
-from bayesvlm_paper.item import Item
 from bayesvlm_paper.lab import Lab
 from bayesvlm_paper.labelling import (
     METRICS,
@@ -25,11 +24,9 @@ from bayesvlm_paper.labelling import (
     estimate_of,
     experiment,
     pair_of,
-    paper_targets,
     protocol_numbers,
     stand_in,
     targets,
-    world_targets,
 )
 from bayesvlm_paper.plans import CLIP_BASE, CLIP_HUGE, PLAN, SIGLIP_BASE, Plan
 from bayesvlm_paper.wording import counted, not_on, signed, with_error
@@ -212,28 +209,9 @@ _PROTOCOL = (
 )
 
 
-def _item(name: str, family: str, world: Plan, published: str, note: str = "") -> Item:
-    return Item(
-        name,
-        f"Learning curves, {family}",
-        f"Can the posterior of {family} tell which images are worth a label?",
-        "active learning",
-        world,
-        paper_targets(published),
-        measure,
-        partial(tell, family=family, published=published, note=note),
-        tunes=False,
-    )
-
-
-ITEMS = (
-    _item(
-        "results_activelearning",
-        "CLIP-Base",
-        world_targets("emoji-clip"),
-        CLIP_BASE,
-        "The paper does not name the model of this figure; CLIP-Base is taken, as the others are in its appendix.",
-    ),
-    _item("results_activelearning_clip_huge", "CLIP-Huge", world_targets(), CLIP_HUGE),
-    _item("results_activelearning_siglip_base", "SigLIP-Base", world_targets("emoji-siglip"), SIGLIP_BASE),
-)
+_UNNAMED = "The paper does not name the model of this figure; CLIP-Base is taken, as the others are in its appendix."
+ITEMS = {
+    "results_activelearning": (measure, partial(tell, family="CLIP-Base", published=CLIP_BASE, note=_UNNAMED)),
+    "results_activelearning_clip_huge": (measure, partial(tell, family="CLIP-Huge", published=CLIP_HUGE)),
+    "results_activelearning_siglip_base": (measure, partial(tell, family="SigLIP-Base", published=SIGLIP_BASE)),
+}

@@ -9,10 +9,9 @@ from typing import Any
 from bayesvlm.evaluation import nlpd
 from bayesvlm.report.blocks import Table
 from bayesvlm.vlm import BayesVLM
-from bayesvlm_paper.comparison import PAPER, TRUER, WORLD, Compared
+from bayesvlm_paper.comparison import TRUER, Compared
 from bayesvlm_paper.draws import DRAWS, drawn_probabilities, total_variation
 from bayesvlm_paper.finding import Claim, Finding
-from bayesvlm_paper.item import Item
 from bayesvlm_paper.lab import Lab
 from bayesvlm_paper.variants import Made, default_of, measured, on_some, truth_data, tuned, walked
 from bayesvlm_paper.wording import by_name
@@ -115,15 +114,4 @@ def tell(numbers: Mapping[str, Any]) -> Finding:
     return compared.finding(answer, claims, [table], remarks, f" At most {MOST_IMAGES} images of each set.")
 
 
-ITEMS = (
-    Item(
-        "link",
-        "Probit, centred probit or Monte Carlo",
-        "Do other links than the paper's probit help, and how far is each from Monte Carlo?",
-        "beyond the paper",
-        WORLD,
-        PAPER,
-        partial(measured, make=make),
-        tell,
-    ),
-)
+ITEMS = {"link": (partial(measured, make=make), tell)}

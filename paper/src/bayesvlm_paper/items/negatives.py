@@ -19,7 +19,6 @@ from bayesvlm.report.blocks import Table
 from bayesvlm_paper import traces
 from bayesvlm_paper.exhibits import Lines, Panel, Series
 from bayesvlm_paper.finding import Claim, Finding, Numbers
-from bayesvlm_paper.item import Item
 from bayesvlm_paper.lab import Lab
 from bayesvlm_paper.plans import Plan
 
@@ -189,17 +188,4 @@ def _remarks(pairs: int, ratios: By) -> list[str]:
     ]
 
 
-ITEMS = (
-    Item(
-        NAME,
-        "Number of negatives",
-        "How many negatives does the curvature need?",
-        "the posterior",
-        traces.WORLD,
-        traces.PAPER,
-        measure,
-        tell,
-        needs_posterior=False,
-        reads_pairs=True,
-    ),
-)
+ITEMS = {NAME: (measure, tell)}

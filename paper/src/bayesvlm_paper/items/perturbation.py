@@ -19,9 +19,8 @@ from bayesvlm.experiments.corruption import corrupt, crossed_out, matched, sprea
 from bayesvlm.vlm import BayesVLM
 from bayesvlm_paper.exhibits import HeatMaps
 from bayesvlm_paper.finding import Claim, Finding, Numbers
-from bayesvlm_paper.item import Item
 from bayesvlm_paper.lab import Lab
-from bayesvlm_paper.plans import CLIP_BASE, Plan, paper_plan, world_plan
+from bayesvlm_paper.plans import Plan
 from bayesvlm_paper.printed import published_curves
 from bayesvlm_paper.wording import counted, rounded, signed
 
@@ -243,17 +242,4 @@ def _printed() -> str:
     )
 
 
-ITEMS = (
-    Item(
-        "perturbation_plot",
-        "The cosine under corruption",
-        "Does the cosine fall and its variance rise when picture and caption are destroyed?",
-        "the posterior",
-        world_plan("emoji-clip", sets=("new-drawing",)),
-        paper_plan(CLIP_BASE, sets=("officehome:Clipart",)),
-        measure,
-        tell,
-        tunes=False,
-        pictures=PICTURES,
-    ),
-)
+ITEMS = {"perturbation_plot": (measure, tell)}

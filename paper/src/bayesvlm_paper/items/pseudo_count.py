@@ -10,9 +10,8 @@ from bayesvlm.core.tuning import DEFAULT_TAUS, TauGrid, TauPoint
 from bayesvlm.report.blocks import Table
 from bayesvlm_paper.exhibits import Lines, Panel, Series
 from bayesvlm_paper.finding import Claim, Finding, Numbers
-from bayesvlm_paper.item import Item
 from bayesvlm_paper.lab import Lab
-from bayesvlm_paper.plans import CLIP_BASE, SIGLIP_BASE, Plan, column_of, paper_plan, same_model, world_plan
+from bayesvlm_paper.plans import CLIP_BASE, SIGLIP_BASE, Plan, column_of, same_model
 from bayesvlm_paper.printed import PublishedTable, published_curves, published_table
 from bayesvlm_paper.scoreboard import DECIMALS, figures, with_printed
 
@@ -232,26 +231,4 @@ def _printed_ranges(published: PublishedTable) -> str:
     )
 
 
-ITEMS = (
-    Item(
-        SEARCH,
-        "The search for tau",
-        "Where is the best pseudo-data count, and is it a clear optimum?",
-        "the posterior",
-        world_plan("emoji-clip", "emoji-siglip", sets=()),
-        paper_plan(CLIP_BASE, SIGLIP_BASE, sets=()),
-        measure_search,
-        tell_search,
-    ),
-    Item(
-        TABLE,
-        "Robustness to tau",
-        "How much do predictions depend on the pseudo-data count?",
-        "robustness",
-        world_plan("emoji-clip", sets=("new-drawing", "emojione-colour", "openmoji-black", "unseen-concepts")),
-        paper_plan(CLIP_BASE, sets=("flowers102", "food101", "cifar10", "cifar100")),
-        measure_sensitivity,
-        tell_sensitivity,
-        tunes=False,
-    ),
-)
+ITEMS = {SEARCH: (measure_search, tell_search), TABLE: (measure_sensitivity, tell_sensitivity)}

@@ -17,14 +17,11 @@ from torch import Tensor
 from bayesvlm.core.estimation import TOWERS, Tower
 from bayesvlm_paper.exhibits import Lines, Panel, Series
 from bayesvlm_paper.finding import Claim, Finding, Numbers
-from bayesvlm_paper.item import Item
 from bayesvlm_paper.lab import Lab
 from bayesvlm_paper.plans import PAIRS, Plan
 from bayesvlm_paper.printed import published_curves
 from bayesvlm_paper.traces import (
-    PAPER,
     PAPER_NEGATIVES,
-    WORLD,
     EmbeddedPairs,
     as_published,
     embedded_pairs,
@@ -225,17 +222,4 @@ def _remarks(total: int, curves: Curves) -> list[str]:
     ]
 
 
-ITEMS = (
-    Item(
-        NAME,
-        "Number of pairs for the Hessian",
-        "How many image-text pairs does the Hessian need?",
-        "the posterior",
-        WORLD,
-        PAPER,
-        measure,
-        tell,
-        needs_posterior=False,
-        reads_pairs=True,
-    ),
-)
+ITEMS = {NAME: (measure, tell)}

@@ -7,10 +7,9 @@ from functools import partial
 from typing import Any
 
 from bayesvlm.report.blocks import Table
-from bayesvlm_paper.comparison import PAPER, TRUER, WORLD, Compared, each_ratio, named_ratios, truer
+from bayesvlm_paper.comparison import TRUER, Compared, each_ratio, named_ratios, truer
 from bayesvlm_paper.draws import DRAWS, DrawnSpread, Ratio
 from bayesvlm_paper.finding import Claim, Finding
-from bayesvlm_paper.item import Item
 from bayesvlm_paper.lab import Lab
 from bayesvlm_paper.variants import TEXTS, Made, Variant, default_of, measured, truth_data, tuned
 
@@ -96,15 +95,4 @@ def tell(numbers: Mapping[str, Any]) -> Finding:
     return compared.finding(answer, claims, [table])
 
 
-ITEMS = (
-    Item(
-        "structure",
-        "Damped or exact posterior",
-        "Does the exact posterior help against the damped one of the paper, and is it truer?",
-        "beyond the paper",
-        WORLD,
-        PAPER,
-        partial(measured, make=make),
-        tell,
-    ),
-)
+ITEMS = {"structure": (partial(measured, make=make), tell)}

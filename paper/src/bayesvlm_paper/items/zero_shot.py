@@ -8,23 +8,9 @@ from typing import Any
 
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm_paper.finding import Claim, Finding, Numbers
-from bayesvlm_paper.item import Item
+from bayesvlm_paper.item import Code
 from bayesvlm_paper.lab import Lab
-from bayesvlm_paper.plans import (
-    CLIP_BASE,
-    CLIP_LARGE,
-    PCMEPP,
-    PLAN,
-    PROLIP,
-    SIGLIP_BASE,
-    TESTS,
-    ZERO_SHOT_SETS,
-    Plan,
-    column_of,
-    paper_plan,
-    same_model,
-    world_plan,
-)
+from bayesvlm_paper.plans import CLIP_BASE, CLIP_LARGE, PCMEPP, PLAN, PROLIP, SIGLIP_BASE, Plan, column_of, same_model
 from bayesvlm_paper.printed import published_table
 from bayesvlm_paper.scoreboard import BOLD, Printed, Scoreboard, Where, numbers_of
 from bayesvlm_paper.wording import from_to
@@ -241,47 +227,21 @@ _SHIFT = {
 }
 
 
-def _bayes_item(name: str, title: str, model: str, published: str, judge: Judge) -> Item:
-    return Item(
-        name,
-        f"Zero-shot, {title}",
-        f"Are the uncertainties of {title} useful: is the prediction calibrated, and at what price?",
-        "zero-shot",
-        world_plan(model, views=True),
-        paper_plan(published, views=True),
-        partial(measure, predicts=False),
-        partial(tell_bayes, name=name, published=published, judge=judge, stands=_STANDS),
-    )
+def _bayes(name: str, published: str, judge: Judge, stands: Mapping[str, str] = _STANDS) -> Code:
+    told = partial(tell_bayes, name=name, published=published, judge=judge, stands=stands)
+    return {name: (partial(measure, predicts=False), told)}
 
 
-def _predicted_item(name: str, family: str, models: tuple[str, ...], published: str, consistently: bool) -> Item:
-    return Item(
-        name,
-        f"ProbCosine on {family}",
-        f"Does ProbCosine calibrate a model that predicts its variances ({family})?",
-        "zero-shot",
-        Plan(models, TESTS),
-        Plan((published,), ZERO_SHOT_SETS),
-        partial(measure, predicts=True),
-        partial(tell_predicted, name=name, published=published, family=family, consistently=consistently),
-    )
+def _predicted(name: str, published: str, family: str, consistently: bool) -> Code:
+    told = partial(tell_predicted, name=name, published=published, family=family, consistently=consistently)
+    return {name: (partial(measure, predicts=True), told)}
 
 
-_SEVERE = "zero_shot_adversarial_imgnet"
-ITEMS = (
-    _bayes_item("uq_results_clip", "CLIP-Base", "emoji-clip", CLIP_BASE, base_claims),
-    _bayes_item("uq_results_clip_large", "CLIP-Large", "emoji-clip-colour", CLIP_LARGE, large_claims),
-    _bayes_item("uq_results_siglip", "SigLIP-Base", "emoji-siglip", SIGLIP_BASE, siglip_claims),
-    _predicted_item("uq_results_pcmepp", "PCME++", (), PCMEPP, consistently=True),
-    _predicted_item("uq_results_prolip", "ProLIP", ("emoji-prolip",), PROLIP, consistently=False),
-    Item(
-        _SEVERE,
-        "Severe shift",
-        "Do the uncertainties hold under a severe shift?",
-        "robustness",
-        world_plan("emoji-clip", views=True, sets=("emojione-black", "openmoji-black")),
-        paper_plan(CLIP_BASE, views=True, sets=("imagenet-a", "imagenet-sketch")),
-        partial(measure, predicts=False),
-        partial(tell_bayes, name=_SEVERE, published=CLIP_BASE, judge=shift_claims, stands=_SHIFT),
-    ),
-)
+ITEMS = {
+    **_bayes("uq_results_clip", CLIP_BASE, base_claims),
+    **_bayes("uq_results_clip_large", CLIP_LARGE, large_claims),
+    **_bayes("uq_results_siglip", SIGLIP_BASE, siglip_claims),
+    **_predicted("uq_results_pcmepp", PCMEPP, "PCME++", consistently=True),
+    **_predicted("uq_results_prolip", PROLIP, "ProLIP", consistently=False),
+    **_bayes("zero_shot_adversarial_imgnet", CLIP_BASE, shift_claims, _SHIFT),
+}
