@@ -81,20 +81,26 @@ def model_folders(name: str) -> dict[What, Path]:
 
 def find_model(name: str) -> list[Load]:
     """A model, with the posterior that comes with it; or a saved posterior, with the model it is for."""
-    folders = model_folders(name)
-    loads = []
-    if "posterior" in folders and not embedded_model(name):
-        base = _base(folders["posterior"])
-        loads.append(Load("posterior", name, str(folders["posterior"]), None, bytes_in(folders["posterior"]), True))
-        return loads + (find_model(base) if base else [])
-    shape = shape_of(name)
+    folders, shape = model_folders(name), shape_of(name)
     count = parameters(shape)["all"] if shape else None
     if not folders:
         return [Load("model", name, _source(name), count, 4 * count if count else None, False)]
-    for kind, folder in folders.items():
-        where = "in the package" if embedded_model(name) else str(folder)
-        loads.append(Load(kind, name, where, count if kind == "model" else None, bytes_in(folder), True))
-    return loads
+    embedded = embedded_model(name) is not None
+    if not embedded and (folder := folders.get("posterior")) is not None:
+        base = _base(folder)
+        own = Load("posterior", name, str(folder), None, bytes_in(folder), True)
+        return [own, *(find_model(base) if base else [])]
+    return [
+        Load(
+            kind,
+            name,
+            "in the package" if embedded else str(folder),
+            count if kind == "model" else None,
+            bytes_in(folder),
+            True,
+        )
+        for kind, folder in folders.items()
+    ]
 
 
 def shape_of(model: str) -> str | None:

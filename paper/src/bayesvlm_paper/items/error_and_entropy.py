@@ -13,16 +13,10 @@ from typing import Any, Literal
 from bayesvlm.evaluation import Outcomes
 from bayesvlm.experiments.adaptation import Adaptation, Run
 from bayesvlm.report.blocks import Table
+from bayesvlm_paper import labelling
 from bayesvlm_paper.exhibits import Exhibit, Quadrants
 from bayesvlm_paper.finding import Claim, Finding, Numbers
 from bayesvlm_paper.lab import Lab
-from bayesvlm_paper.labelling import (
-    domain_remarks,
-    experiment,
-    protocol_numbers,
-    stand_in,
-    targets,
-)
 from bayesvlm_paper.plans import CLIP_HUGE, Plan
 from bayesvlm_paper.wording import counted, signed
 
@@ -182,13 +176,13 @@ def points(found: Outcomes) -> dict[str, list[float]]:
 def measure(lab: Lab) -> Numbers:
     """Plain and Bayesian prediction, before and after labels that entropy and EPIG chose."""
     numbers: Numbers = {}
-    for target in targets(lab):
-        adaptation = experiment(lab, target, ("entropy", "epig"))
+    for target in labelling.targets(lab):
+        adaptation = labelling.experiment(lab, target, ("entropy", "epig"))
         runs = adaptation.run()
         classes, labels = len(adaptation.task.classes), len(runs[0].picks)
         outcomes = {state: answers(adaptation, runs, state) for state in STATES}
         numbers[target] = {
-            "protocol": protocol_numbers(adaptation),
+            "protocol": labelling.protocol_numbers(adaptation),
             **{title(state, labels): mean([scores(each, classes) for each in of]) for state, of in outcomes.items()},
             "labels": labels,
             "classes": classes,
@@ -218,9 +212,9 @@ def tell(numbers: Mapping[str, Any]) -> Finding:
         )
         exhibits += [drawn, table(target, of, labels[target], len(numbers[target]["protocol"]["seeds"]))]
     remarks = (
-        *stand_in(plan.model, CLIP_HUGE, "CLIP-Huge"),
+        *labelling.stand_in(plan.model, CLIP_HUGE, "CLIP-Huge"),
         "The paper's figure is of EuroSAT, which is one domain: here there are domains, of which one is the target.",
-        *(domain_remarks(plan) if plan.domains == "world" else ()),
+        *(labelling.domain_remarks(plan) if plan.domains == "world" else ()),
         "Each model is fine-tuned for its own prediction: the epoch kept is the one at which that has the lowest NLPD "
         "on the validation images.",
     )

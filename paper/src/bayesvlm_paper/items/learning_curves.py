@@ -11,23 +11,10 @@ from typing import Any
 from bayesvlm.evaluation import Estimate
 from bayesvlm.experiments.adaptation import Run, advantage
 from bayesvlm.report.blocks import Table
+from bayesvlm_paper import labelling
 from bayesvlm_paper.exhibits import LearningCurves
 from bayesvlm_paper.finding import Claim, Finding, Numbers
 from bayesvlm_paper.lab import Lab
-from bayesvlm_paper.labelling import (
-    METRICS,
-    NAMES,
-    STRATEGIES,
-    about_seeds,
-    curve_numbers,
-    domain_remarks,
-    estimate_of,
-    experiment,
-    pair_of,
-    protocol_numbers,
-    stand_in,
-    targets,
-)
 from bayesvlm_paper.plans import CLIP_BASE, CLIP_HUGE, PLAN, SIGLIP_BASE, Plan
 from bayesvlm_paper.wording import counted, not_on, signed, with_error
 
@@ -40,11 +27,11 @@ OVER = ("random", "targeted-random", "entropy", "targeted-entropy")
 def measure(lab: Lab) -> Numbers:
     """Choose, fine-tune and measure, for every strategy, seed and number of labels."""
     numbers: Numbers = {}
-    for target in targets(lab) if lab.models else ():
-        adaptation = experiment(lab, target, STRATEGIES)
+    for target in labelling.targets(lab) if lab.models else ():
+        adaptation = labelling.experiment(lab, target, labelling.STRATEGIES)
         runs = adaptation.run()
         scores = measured(runs, adaptation.protocol.budgets)
-        numbers[target] = {"protocol": protocol_numbers(adaptation), **scores}
+        numbers[target] = {"protocol": labelling.protocol_numbers(adaptation), **scores}
     return numbers
 
 
@@ -52,13 +39,13 @@ def measured(runs: Sequence[Run], budgets: Sequence[int]) -> dict[str, Any]:
     """Curves, and what every strategy gains over those that others are compared with."""
     gained = {
         over: {
-            strategy: {str(count): pair_of(advantage(runs, strategy, over, count)) for count in budgets}
-            for strategy in NAMES
+            strategy: {str(count): labelling.pair_of(advantage(runs, strategy, over, count)) for count in budgets}
+            for strategy in labelling.NAMES
             if strategy != over
         }
         for over in OVER
     }
-    return {"curves": curve_numbers(runs), "nats gained": gained}
+    return {"curves": labelling.curve_numbers(runs), "nats gained": gained}
 
 
 @dataclass(frozen=True)
@@ -75,11 +62,11 @@ class Learnt:
 
     def score(self, strategy: str, count: int, metric: str = "nlpd") -> Estimate:
         """Mean over the seeds."""
-        return estimate_of(self.numbers["curves"][metric][strategy][str(count)])
+        return labelling.estimate_of(self.numbers["curves"][metric][strategy][str(count)])
 
     def gain(self, strategy: str, over: str, count: int) -> Estimate:
         """Nats of NLPD by which a strategy is lower than another, paired by seed."""
-        return estimate_of(self.numbers["nats gained"][over][strategy][str(count)])
+        return labelling.estimate_of(self.numbers["nats gained"][over][strategy][str(count)])
 
     def right(self, strategy: str, count: int) -> float:
         """Balanced accuracy."""
@@ -101,7 +88,7 @@ def below_claim(found: Found, text: str) -> Claim:
             more += all(learnt.right(own, count) > learnt.right(over, count) for own, over in least)
             if min(gaps.values()) <= 0:
                 failing.append(f"{target} with {counted(count, 'label')}")
-    leads = ", ".join(f"{NAMES[own]} over {over} {signed(gap)}" for (own, over), gap in least.items())
+    leads = ", ".join(f"{labelling.NAMES[own]} over {over} {signed(gap)}" for (own, over), gap in least.items())
     figure = (
         f"NLPD of both below both at {places - len(failing)} of {places} sizes on {', '.join(found)}{not_on(failing)}; "
         f"least gains in nats: {leads}; balanced accuracy of both above both at {more} of {places}"
@@ -129,8 +116,8 @@ def answer(model: str, found: Found) -> str:
     said = []
     for target, learnt in found.items():
         most = learnt.judged[-1]
-        ends = {strategy: learnt.score(strategy, most).value for strategy in NAMES}
-        others = ", ".join(f"{NAMES[each]} {end:.2f}" for each, end in ends.items() if each != "epig")
+        ends = {strategy: learnt.score(strategy, most).value for strategy in labelling.NAMES}
+        others = ", ".join(f"{labelling.NAMES[each]} {end:.2f}" for each, end in ends.items() if each != "epig")
         gap = learnt.gain("epig", "targeted-random", most)
         said.append(
             f"on {target} {counted(most, 'label')} chosen by EPIG take the NLPD from "
@@ -146,7 +133,7 @@ def answer(model: str, found: Found) -> str:
 def table(target: str, learnt: Learnt) -> Table:
     """Every strategy with the most labels, and what it gains over the two that choose by chance."""
     most = learnt.judged[-1]
-    lowest = min(NAMES, key=lambda strategy: learnt.score(strategy, most).value)
+    lowest = min(labelling.NAMES, key=lambda strategy: learnt.score(strategy, most).value)
     rows = [
         [
             name,
@@ -158,22 +145,22 @@ def table(target: str, learnt: Learnt) -> Table:
                 for over in OVER[:2]
             ),
         ]
-        for strategy, name in NAMES.items()
+        for strategy, name in labelling.NAMES.items()
     ]
     columns = ["", "balanced accuracy (%)", "NLPD", "ECE (%)", "over random", "over targeted random"]
     caption = (
         f"{target} with {counted(most, 'label')}. The last columns: nats of NLPD gained, paired by seed. "
-        f"{about_seeds(learnt.numbers['protocol'])} Bold: the lowest NLPD."
+        f"{labelling.about_seeds(learnt.numbers['protocol'])} Bold: the lowest NLPD."
     )
-    return Table(columns, rows, frozenset({(list(NAMES).index(lowest), 2)}), caption)
+    return Table(columns, rows, frozenset({(list(labelling.NAMES).index(lowest), 2)}), caption)
 
 
 def curves_of(target: str, learnt: Learnt) -> LearningCurves:
     """The scores of a target against the number of labels."""
     return LearningCurves(
-        {metric: learnt.numbers["curves"][metric] for metric in METRICS},
+        {metric: learnt.numbers["curves"][metric] for metric in labelling.METRICS},
         f"{target}: scores of the Bayesian prediction against the number of labels. "
-        f"{about_seeds(learnt.numbers['protocol'])}",
+        f"{labelling.about_seeds(learnt.numbers['protocol'])}",
         f"Balanced accuracy, NLPD and ECE on {target} against the number of labels for six strategies.",
     )
 
@@ -197,7 +184,12 @@ def tell(numbers: Mapping[str, Any], family: str, published: str, note: str = ""
     found = {target: Learnt(of) for target, of in numbers.items() if target != PLAN}
     claims = [below_claim(found, texts[0]), entropy_claim(found, texts[1])]
     shown = [show(target, learnt) for target, learnt in found.items() for show in (curves_of, table)]
-    said = (*stand_in(plan.model, published, family), *([note] if note else ()), *domain_remarks(plan), *_PROTOCOL)
+    said = (
+        *labelling.stand_in(plan.model, published, family),
+        *([note] if note else ()),
+        *labelling.domain_remarks(plan),
+        *_PROTOCOL,
+    )
     return Finding(answer(plan.model, found), claims, shown, said)
 
 

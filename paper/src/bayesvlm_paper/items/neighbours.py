@@ -12,21 +12,10 @@ from bayesvlm.active.targeting import Metric
 from bayesvlm.evaluation import Estimate
 from bayesvlm.experiments.adaptation import Run, advantage
 from bayesvlm.report.blocks import Table
+from bayesvlm_paper import labelling
 from bayesvlm_paper.exhibits import Lines, Panel, Series
 from bayesvlm_paper.finding import Claim, Finding, Numbers
 from bayesvlm_paper.lab import Lab
-from bayesvlm_paper.labelling import (
-    NAMES,
-    about_seeds,
-    curve_numbers,
-    domain_remarks,
-    estimate_of,
-    experiment,
-    pair_of,
-    protocol_numbers,
-    stand_in,
-    targets,
-)
 from bayesvlm_paper.plans import CLIP_BASE, Plan, same_model
 from bayesvlm_paper.printed import published_curves
 from bayesvlm_paper.wording import counted, from_to, signed, with_error
@@ -55,16 +44,19 @@ def measure(lab: Lab) -> Numbers:
     """Targeted BALD and EPIG with both distances, all else equal."""
     numbers: Numbers = {}
     gained = []
-    for target in targets(lab):
+    for target in labelling.targets(lab):
         runs: dict[Metric, Sequence[Run]] = {}
         numbers[target] = {}
         for distance in DISTANCES:
-            adaptation = experiment(lab, target, STRATEGIES, distance, EPIG)
+            adaptation = labelling.experiment(lab, target, STRATEGIES, distance, EPIG)
             runs[distance] = adaptation.run()
-            own = {"protocol": protocol_numbers(adaptation), "curves": curve_numbers(runs[distance])}
+            own = {
+                "protocol": labelling.protocol_numbers(adaptation),
+                "curves": labelling.curve_numbers(runs[distance]),
+            }
             numbers[target][distance] = own
         gained += [
-            [target, strategy, budget, *pair_of(gap(runs, strategy, budget))]
+            [target, strategy, budget, *labelling.pair_of(gap(runs, strategy, budget))]
             for strategy in STRATEGIES
             for budget in sorted(runs["cosine"][0].points)[1:]
         ]
@@ -92,7 +84,7 @@ def claim(differences: Differences) -> Claim:
     largest = differences[target, strategy, budget]
     extremes = (
         f"Wasserstein gains {from_to(values)} nats over cosine, the largest difference being "
-        f"{with_error(largest, signs=True)} with {counted(budget, 'label')} by {NAMES[strategy]} on {target}"
+        f"{with_error(largest, signs=True)} with {counted(budget, 'label')} by {labelling.NAMES[strategy]} on {target}"
     )
     if all(math.isnan(each.standard_error) for each in differences.values()):
         return Claim.untested(text, f"one seed has no standard error; {extremes}")
@@ -142,7 +134,7 @@ def published_panels(domains: str | None, target: str) -> list[Panel]:
 
 
 def _name(strategy: str, distance: str) -> str:
-    return f"{NAMES[strategy]}, {distance.capitalize() if distance == 'wasserstein' else distance}"
+    return f"{labelling.NAMES[strategy]}, {distance.capitalize() if distance == 'wasserstein' else distance}"
 
 
 def table(differences: Differences) -> Table:
@@ -154,7 +146,7 @@ def table(differences: Differences) -> Table:
         return "" if found is None else with_error(found, signs=True)
 
     rows = [
-        [f"{target}, {NAMES[strategy]}", *(cell(target, strategy, count) for count in counts)]
+        [f"{target}, {labelling.NAMES[strategy]}", *(cell(target, strategy, count) for count in counts)]
         for target, strategy in dict.fromkeys((target, strategy) for target, strategy, _ in differences)
     ]
     known = not all(math.isnan(each.standard_error) for each in differences.values())
@@ -166,20 +158,22 @@ def table(differences: Differences) -> Table:
 def tell(numbers: Mapping[str, Any]) -> Finding:
     """Whether the distance matters."""
     plan = Plan.of(numbers)
-    differences = {(target, strategy, budget): estimate_of(pair) for target, strategy, budget, *pair in numbers[GAINED]}
+    differences = {
+        (target, strategy, budget): labelling.estimate_of(pair) for target, strategy, budget, *pair in numbers[GAINED]
+    }
     drawn: list[Panel] = []
     for target in plan.targets:
         drawn += panels(target, numbers[target])
         drawn += published_panels(plan.domains, target) if same_model(plan.model, CLIP_BASE) else []
-    seeds = about_seeds(numbers[plan.targets[0]]["cosine"]["protocol"])
+    seeds = labelling.about_seeds(numbers[plan.targets[0]]["cosine"]["protocol"])
     lines = Lines(
         drawn,
         f"{plan.model}, gamma 1e-4 and beta 10. Solid: Wasserstein; dashed: cosine. {seeds}",
         "NLPD and balanced accuracy against labels for targeted BALD and EPIG with two distances.",
     )
     remarks = (
-        *stand_in(plan.model, CLIP_BASE, "the paper's model, which fits CLIP-Base"),
-        *domain_remarks(plan),
+        *labelling.stand_in(plan.model, CLIP_BASE, "the paper's model, which fits CLIP-Base"),
+        *labelling.domain_remarks(plan),
         *_REMARKS,
     )
     return Finding(_answer(plan.model, differences), [claim(differences)], [lines, table(differences)], remarks)
@@ -190,7 +184,7 @@ def _answer(model: str, differences: Differences) -> str:
     said = []
     for strategy in STRATEGIES:
         own = [-each.value for (_, of, _), each in differences.items() if of == strategy]
-        said.append(f"that of {NAMES[strategy]} by {signed(sum(own) / len(own))} ({from_to(own)})")
+        said.append(f"that of {labelling.NAMES[strategy]} by {signed(sum(own) / len(own))} ({from_to(own)})")
     return (
         f"With {model}, Wasserstein in the place of cosine changes the NLPD, on average over the numbers of labels, "
         f"{' and '.join(said)} nats."
