@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import torch
 from core.references import generator
 
@@ -12,6 +9,7 @@ from bayesvlm import BayesVLM
 from bayesvlm.core.features import Features
 from bayesvlm.core.tuning import TauGrid
 from bayesvlm.experiments.scoring import Scores
+from bayesvlm_paper.plans import Plan
 
 
 def small_vlm(loss: str = "infonce", logit_scale: float = 2.0) -> BayesVLM:
@@ -50,14 +48,15 @@ class SmallLab:
     def vlm(self, model: str) -> BayesVLM:
         return self._vlm
 
-    def encoder(self, model: str) -> Any:
-        return SimpleNamespace(vlm=self._vlm)
+    def loaded(self, model: str) -> BayesVLM:
+        return self._vlm
+
+    @property
+    def plan(self) -> Plan:
+        return Plan(self.models, self.sets, "validation", (self._source,))
 
     def pairs(self, model: str) -> tuple[Features, Features]:
         return self._pairs
-
-    def source(self) -> str:
-        return self._source
 
     def data(self, name: str = "validation") -> tuple[Features, torch.Tensor, Features]:
         """Images [60], their labels and classes [8]; other images for every name."""
@@ -68,9 +67,12 @@ class SmallLab:
         images = torch.cat([seen, seen[:, :1]], dim=1) + torch.randn(60, 7, generator=draw).double()
         return Features(images), labels, Features(classes)
 
-    def tuned(self, model: str, vlm: BayesVLM, taus: tuple[float, ...]) -> TauGrid:
+    def tuned(self, model: str, vlm: BayesVLM, taus: tuple[float, ...]) -> tuple[BayesVLM, TauGrid]:
         images, labels, classes = self.data()
-        return vlm.tune(images, labels, classes, taus=taus, progress=False).tuning
+        own = vlm.copy()
+        grid = own.tune(images, labels, classes, taus=taus, progress=False).tuning
+        assert grid is not None
+        return own, grid
 
     def bayes(self, model: str, vlm: BayesVLM, data: str) -> Scores:
         images, labels, classes = self.data(data)

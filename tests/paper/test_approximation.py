@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import numpy as np
@@ -17,26 +16,29 @@ from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.predict import sample_cosines
 from bayesvlm.core.predicted import PredictedVariance
 from bayesvlm.core.projection import Projection
-from bayesvlm_paper import approximation
-from bayesvlm_paper.approximation import (
+from bayesvlm.report.blocks import Table
+from bayesvlm_paper.exhibits import Lines
+from bayesvlm_paper.items import approximation
+from bayesvlm_paper.items.approximation import (
     DIAGONAL,
     FULL,
     MARGINALS,
     SHIFTS,
     Compared,
-    cosine_similarity,
     cosines,
     directions_away,
     kernel_density,
     marginal_draws,
+    measure,
     moments,
     move_apart,
     noise_floor,
     normal_density,
     projection_draws,
+    tell,
     total_variation,
 )
-from bayesvlm_paper.findings import Finding, Grid, Lines
+from paper.told import Told, told
 
 
 def randn(*shape: int, seed: int = 9) -> torch.Tensor:
@@ -249,10 +251,8 @@ class OnePair:
         return self._pairs
 
 
-def found(vlm: BayesVLM, images: Features, texts: Features) -> Finding:
-    finding = cosine_similarity(OnePair(vlm, images, texts))  # type: ignore[arg-type]
-    json.dumps(finding.to_json(), allow_nan=False)
-    return finding
+def found(vlm: BayesVLM, images: Features, texts: Features) -> Told:
+    return told(OnePair(vlm, images, texts), measure, tell)
 
 
 def predicting(variance: float, noise: float) -> tuple[BayesVLM, Features, Features]:
@@ -272,7 +272,7 @@ def test_unlike_pairs_are_approximated_well() -> None:
     assert finding.numbers["pairs"] == 40
     lines, grid = finding.exhibits
     assert isinstance(lines, Lines)
-    assert isinstance(grid, Grid)
+    assert isinstance(grid, Table)
     assert [len(panel.series) for panel in lines.panels] == [2] * len(SHIFTS), "it has no projections to draw"
     assert all(len(row) == len(grid.columns) == len(SHIFTS) + 2 for row in grid.rows)
     for solid, dashed in (panel.series for panel in lines.panels):
@@ -295,7 +295,14 @@ def test_a_fitted_model_is_also_compared_with_its_projections(monkeypatch: pytes
     monkeypatch.setattr(approximation, "MOST_PAIRS", 6)
     finding = found(*small_vlm())
     assert finding.numbers["pairs"] == 6
-    assert set(finding.numbers["shifts"]["1"]) == {"apart", "cosine", MARGINALS, DIAGONAL, FULL}
+    assert set(finding.numbers["shifts"]["1"]) == {
+        "apart",
+        "cosine",
+        "first-order std ratio",
+        MARGINALS,
+        DIAGONAL,
+        FULL,
+    }
     assert "draws of the projections themselves" in finding.answer
     lines = finding.exhibits[0]
     assert isinstance(lines, Lines)

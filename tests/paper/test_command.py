@@ -12,10 +12,15 @@ from experiments.thinned import thinned
 
 import bayesvlm_world
 from bayesvlm import BayesVLMError
-from bayesvlm_paper import catalogue as reproduction
-from bayesvlm_paper.catalogue import ITEMS, Item, Lab, Plan
-from bayesvlm_paper.findings import Claim, Finding, Grid
-from bayesvlm_paper.plans import TESTS
+from bayesvlm.experiments.demo import TESTS
+from bayesvlm.report.blocks import Table
+from bayesvlm_paper import item as running
+from bayesvlm_paper import items as catalogue
+from bayesvlm_paper.finding import Claim, Finding, Numbers
+from bayesvlm_paper.item import Item
+from bayesvlm_paper.items import ITEMS
+from bayesvlm_paper.lab import Lab
+from bayesvlm_paper.plans import PLAN, Plan
 
 
 @pytest.fixture(scope="module")
@@ -38,22 +43,23 @@ def test_one_table_end_to_end(run: Run, tmp_path: Path) -> None:
     assert ran.code == 0, ran.err
     out = tmp_path / "reproduction"
     kept = json.loads((out / "uq_results_clip.json").read_text())
-    finding = kept["finding"]
-    assert finding["answer"] in ran.out
+    assert set(kept) == {"schema", "item", "version", "command", "inputs", "seconds", "numbers"}
+    finding = ITEMS["uq_results_clip"].tell(kept["numbers"])
+    assert finding.answer in ran.out
     assert kept["command"] == "bayesvlm reproduce uq_results_clip --views 3"
-    assert {"plain", "temperature", "TTA", "Bayes", "Bayes + TTA"} == set(finding["numbers"]["openmoji-black"])
+    assert {"plain", "temperature", "TTA", "Bayes", "Bayes + TTA"} == set(kept["numbers"]["openmoji-black"])
     page = (out / "uq_results_clip.html").read_text()
     assert "bayesvlm reproduce uq_results_clip --views 3" in page
-    for claim in finding["claims"]:
-        assert claim["verdict"] in ("holds", "does not hold")
-        assert claim["text"].split(",")[0] in page
+    for claim in finding.claims:
+        assert claim.verdict in ("holds", "does not hold")
+        assert claim.text.split(",")[0] in page
 
 
 def test_a_users_own_data(run: Run, tmp_path: Path) -> None:
     ran = run("uq_results_clip", "--views", 0, "-d", "openmoji-black", "-m", "emoji-siglip", "--json", "-o", "mine")
     assert ran.code == 0, ran.err
     numbers = json.loads(ran.out)["items"]["uq_results_clip"]["numbers"]
-    assert set(numbers) == {"openmoji-black"}
+    assert set(numbers) == {"openmoji-black", PLAN}
     assert set(numbers["openmoji-black"]) == {"plain", "temperature", "Bayes"}
     assert "models and data of your choice" in (tmp_path / "mine/uq_results_clip.html").read_text()
 
@@ -61,30 +67,33 @@ def test_a_users_own_data(run: Run, tmp_path: Path) -> None:
 CALLS: list[str] = []
 
 
-def fine(lab: Lab) -> Finding:
+def fine(lab: Lab) -> Numbers:
     CALLS.append("fine")
-    return Finding(
-        "it is fine", [Claim.judged("Fine.", True, "1 of 1")], [Grid(["", "a"], [["x", "1"]], "Bold: x", [(0, 1)])]
-    )
+    return {}
 
 
-def broken(lab: Lab) -> Finding:
+def broken(lab: Lab) -> Numbers:
     CALLS.append("broken")
     raise BayesVLMError("there is nothing to measure; add some.")
 
 
-def mistaken(lab: Lab) -> Finding:
+def mistaken(lab: Lab) -> Numbers:
     raise KeyError("plain")
+
+
+def tell(numbers: object) -> Finding:
+    table = Table(["", "a"], [["x", "1"]], frozenset({(0, 1)}), "Bold: x")
+    return Finding("it is fine", [Claim.judged("Fine.", True, "1 of 1")], [table])
 
 
 @pytest.fixture
 def two_items(monkeypatch: pytest.MonkeyPatch) -> None:
     CALLS.clear()
     made = [
-        Item(name, f"The {name} one", "Is it?", "zero-shot", Plan(), Plan(), measure)
+        Item(name, f"The {name} one", "Is it?", "zero-shot", Plan(), Plan(), measure, tell)
         for name, measure in (("fine", fine), ("broken", broken), ("mistaken", mistaken))
     ]
-    monkeypatch.setattr(reproduction, "ITEMS", {item.name: item for item in made})
+    monkeypatch.setattr(catalogue, "ITEMS", {item.name: item for item in made})
 
 
 @pytest.mark.usefixtures("two_items")
@@ -111,7 +120,7 @@ def test_again_does_one_item_again_and_deletes_nothing(run: Run, tmp_path: Path)
     options = ("--views", 0, "-d", "openmoji-black", "-m", "emoji-clip")
     assert run("uq_results_clip", *options).code == 0
     out = tmp_path / "reproduction"
-    (result,) = out.glob("kept/*/zero-shot/emoji-clip/openmoji-black.json")
+    (result,) = out.glob("kept/zero-shot/emoji-clip/openmoji-black.json")
     other = result.parent.parent / "other-model" / "other-set.json"
     notes = out / "kept" / "notes.txt"
     elsewhere = out / "another_item.json"
@@ -131,7 +140,7 @@ def test_an_interrupted_run_says_what_is_kept(run: Run, monkeypatch: pytest.Monk
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(reproduction, "reproduce", interrupt)
+    monkeypatch.setattr(running, "reproduce", interrupt)
     ran = run("all")
     assert ran.code == 130
     assert "what is finished is kept in reproduction" in ran.err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,12 +13,12 @@ import torch
 from transformers import CLIPConfig, SiglipConfig, SiglipVisionModel
 
 from bayesvlm.core.errors import BayesVLMError
-from bayesvlm_paper import architectures, cost, timing
+from bayesvlm_paper import architectures, timing
 from bayesvlm_paper.architectures import ARCHITECTURES, Architecture, UnfinishedPooling
-from bayesvlm_paper.findings import Finding
-from bayesvlm_paper.lab import Lab
+from bayesvlm_paper.items import cost
 from bayesvlm_paper.plans import CLIP_BASE, CLIP_HUGE, CLIP_LARGE, SIGLIP_BASE, same_model
 from bayesvlm_paper.timing import Duration, RunTimes, in_turn, random_factors, random_vlm, run_times, uncertainty
+from paper.told import Told, told
 
 CPU = torch.device("cpu")
 LAYERS = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
@@ -116,12 +117,12 @@ def test_a_tiny_architecture_is_timed(name: str) -> None:
     assert set(times.heads) == {"plain", "bayes", "classify"}
     assert all(each.median > 0 for each in (*times.whole.values(), *times.heads.values()))
     assert times.uncertainty is not None
-    json.dumps(times.to_json(), allow_nan=False)
+    assert RunTimes.from_json(json.loads(json.dumps(times.to_json(), allow_nan=False))) == times
     vlm = random_vlm(name, CPU)
     d, p, _ = ARCHITECTURES[name].widths
     assert (vlm.image.embedding_width, vlm.image.activation_width) == (d, p)
     encode = architectures.image_encoder(name, CPU)
-    entering, residual, _ = encode(torch.randn(2, *ARCHITECTURES[name].pixels))
+    entering, residual = encode(torch.randn(2, *ARCHITECTURES[name].pixels))
     assert entering.shape == (2, p)
     assert bool(torch.isfinite(entering).all())
     assert residual is None if name == "CLIP-Base" else residual is not None and residual.shape == (2, d)
@@ -182,8 +183,19 @@ def test_short_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 # Items ---------------------------------------------------------------------------------------------------------------
 
 
-def lab(views: int = 64) -> Lab:
-    return cast(Lab, SimpleNamespace(device="cpu", say=lambda text: None, views=views))
+def lab(views: int = 64) -> Any:
+    return SimpleNamespace(device="cpu", say=lambda text: None, views=views, models=())
+
+
+def runtime(times: Callable[[str, torch.device], RunTimes]) -> Told:
+    """What is told of these times."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cost, "run_times", times)
+        return told(lab(), cost.measure_runtime, cost.tell_runtime)
+
+
+def flops(views: int = 64) -> Told:
+    return told(lab(views), cost.measure_flops, cost.tell_flops)
 
 
 def times_of(name: str, percent: float, uncertain: float | None) -> RunTimes:
@@ -192,25 +204,25 @@ def times_of(name: str, percent: float, uncertain: float | None) -> RunTimes:
     return RunTimes(name, 1000, {"plain": plain, "bayes": bayes}, heads, percent, uncertain)
 
 
-def verdicts(found: Finding) -> list[str]:
+def verdicts(found: Told) -> list[str]:
     return [claim.verdict for claim in found.claims]
 
 
 def test_runtime_is_judged_by_whole_runs_where_they_are_certain() -> None:
-    found = cost.runtime(lab(), lambda name, device: times_of(name, 4.0 if name == "CLIP-Base" else 0.5, 0.2))
+    found = runtime(lambda name, device: times_of(name, 4.0 if name == "CLIP-Base" else 0.5, 0.2))
     assert verdicts(found) == ["holds", "holds"]
     assert "at most +4.00 % (CLIP-Base, by whole runs), not within 1 %" in found.claims[0].figure
     assert "within 1 % for 3 of 4" in found.answer
     (table,) = found.exhibits
-    row = next(row for row in table.rows if row[0] == "CLIP-Base")  # type: ignore[union-attr]
+    row = next(row for row in table.rows if row[0] == "CLIP-Base")
     assert row[2:] == [
         *("100.00", "104.00", "101.00", "102.00"),
         *("+4.00 ± 0.20", "+0.99", "+0.50", "", "+3.00"),
         *("9.45", "9.89", "4.69"),
     ]
-    slower = cost.runtime(lab(), lambda name, device: times_of(name, 5.5, 0.2))
+    slower = runtime(lambda name, device: times_of(name, 5.5, 0.2))
     assert verdicts(slower) == ["does not hold", "does not hold"]
-    noisy = cost.runtime(lab(), lambda name, device: times_of(name, 5.5, 3.0))  # the heads decide: 0.5 %
+    noisy = runtime(lambda name, device: times_of(name, 5.5, 3.0))  # the heads decide: 0.5 %
     assert verdicts(noisy) == ["cannot be tested here"] * 2
     assert noisy.claims[0].figure.startswith("the largest that was found is +0.50 % (CLIP-Base, by the heads alone); ")
     assert "CLIP-Large, CLIP-Huge and SigLIP-Base may take longer than that" in noisy.claims[0].figure
@@ -219,18 +231,17 @@ def test_runtime_is_judged_by_whole_runs_where_they_are_certain() -> None:
     assert "within 1 % for 0 of 4 architectures and cannot be told for 4" in noisy.answer
     assert any("vary too much" in each for each in noisy.remarks)
     assert not any("vary too much" in each for each in found.remarks)
-    assert Finding.from_json(json.loads(json.dumps(noisy.to_json(), allow_nan=False))).answer == noisy.answer
 
 
 def test_the_least_an_overhead_can_be_refutes_and_does_not_confirm() -> None:
-    def measure(percent: float, *noisy: str) -> Finding:
+    def measure(percent: float, *noisy: str) -> Told:
         """Heads of these architectures alone, adding so much."""
 
         def times(name: str, device: torch.device) -> RunTimes:
             found = times_of(name, 0.1, 3.0 if name in noisy else 0.2)
             return replace(found, heads={**found.heads, "bayes": Duration(1.0, 1.0 + percent)})
 
-        return cost.runtime(lab(), times)
+        return runtime(times)
 
     assert verdicts(measure(0.5)) == ["holds", "holds"]
     assert verdicts(measure(0.5, "CLIP-Large")) == ["cannot be tested here", "holds"]
@@ -247,7 +258,7 @@ def test_what_does_not_fit_is_said() -> None:
             raise BayesVLMError("CLIP-Huge needs more.")
         return times_of(name, 1.0, 0.5)
 
-    found = cost.runtime(lab(), measure)
+    found = runtime(measure)
     assert verdicts(found) == ["holds", "cannot be tested here"]
     assert "CLIP-Huge was not timed: CLIP-Huge needs more." in found.remarks
 
@@ -267,17 +278,16 @@ def test_flops_explains_the_printed_numbers(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(cost, "flops_per_text", lambda name: 1e9)
     monkeypatch.setattr(cost, "parameters", lambda name: {"all": 1})
     monkeypatch.setattr(cost, "inference_flops", inference)
-    found = cost.flops(lab())
+    found = flops()
     assert verdicts(found) == ["holds", "does not hold"]  # 0.1 % more; 64 views are not 80
     (table,) = found.exhibits
-    assert list(table.rows[0]) == ["CLIP-Base", "8.82 | 8.83", "564.48 | 687.78", "8.83 | 8.84", "0.100", "64.0"]  # type: ignore[union-attr]
+    assert list(table.rows[0]) == ["CLIP-Base", "8.82 | 8.83", "564.48 | 687.78", "8.83 | 8.84", "0.100", "64.0"]
     assert "1.33 times ours at 224 pixels" in found.remarks[1]
     assert "as many as 78 passes cost, not 64" in found.remarks[2]
     assert found.claims[1].figure.startswith("64.0 times: the factor is the number of views, 64 (wanted: 80 ± 8)")
-    assert cost.flops(lab(views=80)).to_json() == found.to_json(), "the views of other items are none of its"
+    assert flops(views=80) == found, "the views of other items are none of its"
     more["SigLIP-Base"] = 1.002
-    assert verdicts(cost.flops(lab()))[0] == "holds", "the claim is about CLIP-Base"
-    assert "0.100 % for CLIP-Base (of all at most 0.200 %, SigLIP-Base)" in cost.flops(lab()).claims[0].figure
+    assert verdicts(flops())[0] == "holds", "the claim is about CLIP-Base"
+    assert "0.100 % for CLIP-Base (of all at most 0.200 %, SigLIP-Base)" in flops().claims[0].figure
     more["CLIP-Base"] = 1.0012
-    assert verdicts(cost.flops(lab()))[0] == "does not hold"
-    json.dumps(found.to_json(), allow_nan=False)
+    assert verdicts(flops())[0] == "does not hold"

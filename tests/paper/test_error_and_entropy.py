@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
@@ -14,21 +13,23 @@ from bayesvlm import Features
 from bayesvlm.active import finetune
 from bayesvlm.evaluation import Outcomes
 from bayesvlm.experiments.adaptation import Adaptation, Labelled
-from bayesvlm_paper.error_and_entropy import (
+from bayesvlm_paper.items import learning_curves
+from bayesvlm_paper.items.error_and_entropy import (
     AFTER,
     BEFORE,
     QUARTERS,
     State,
     answers,
     claims,
-    error_and_entropy,
+    measure,
     scores,
     shares,
     table,
+    tell,
 )
-from bayesvlm_paper.learning_curves import experiment, learning_curves
-from bayesvlm_paper.plans import CLIP_BASE
+from bayesvlm_paper.labelling import experiment
 from paper.small_world import SmallLab, drawings, model, quick
+from paper.told import told
 
 
 def test_quarters_one_answer_at_a_time() -> None:
@@ -72,9 +73,9 @@ def test_the_epoch_is_the_best_of_its_own_prediction() -> None:
 def test_each_state_is_its_own_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quick(monkeypatch)
     lab = SmallLab(tmp_path)
-    learning_curves(lab, "CLIP-Base", CLIP_BASE)  # type: ignore[arg-type]
+    learning_curves.measure(lab)  # type: ignore[arg-type]
     monkeypatch.setattr(Adaptation, "_run", lambda *_: pytest.fail("the learning curves have this run"))
-    adaptation = experiment(lab, "tiny", "small", ("entropy", "epig"))  # type: ignore[arg-type]
+    adaptation = experiment(lab, "small", ("entropy", "epig"))  # type: ignore[arg-type]
     runs, task = adaptation.run(), adaptation.task
     (plain,), (bayes,) = (answers(adaptation, runs, state) for state in BEFORE)
     expected = lab.made.plain(task.target.features, task.classes)
@@ -97,8 +98,7 @@ def test_each_state_is_its_own_model(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "the run's own score"
     )
 
-    finding = error_and_entropy(lab)  # type: ignore[arg-type]
-    json.dumps(finding.to_json(), allow_nan=False)
+    finding = told(lab, measure, tell)
     shown, table = finding.exhibits
     assert list(shown.answers) == [
         "plain, zero-shot", "Bayes, zero-shot", "plain, 25 labels by entropy", "Bayes, 25 labels by EPIG",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +15,10 @@ import bayesvlm_world
 from bayesvlm import BayesVLM, BayesVLMError
 from bayesvlm.data.cache import FeatureCache
 from bayesvlm.experiments.earlier import Earlier
-from bayesvlm_paper.catalogue import Lab, Plan
-from bayesvlm_paper.plans import column_of, same_model
+from bayesvlm_paper import inputs
+from bayesvlm_paper.lab import Lab
+from bayesvlm_paper.plans import Plan, column_of, same_model
+from bayesvlm_world import FOLDER
 
 PLAN = Plan(("emoji-clip",), ("openmoji-black",), "validation", ("train",), views=True)
 
@@ -52,22 +55,22 @@ def test_bayes_is_what_the_table_says(lab: Lab) -> None:
 
 def test_results_are_kept_by_what_they_depend_on(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     first = lab.zero_shot("emoji-clip", "openmoji-black")
-    fresh = replace(lab, _kept={})
+    fresh = replace(lab, _made={})
     monkeypatch.setattr("bayesvlm.experiments.zero_shot.ZeroShot.run", lambda *_: pytest.fail("measured again"))
     assert fresh.zero_shot("emoji-clip", "openmoji-black").numbers["methods"] == first.numbers["methods"]
     monkeypatch.undo()
     monkeypatch.setattr(bayesvlm_world, "load", thinned)
-    without = replace(lab, views=0, _kept={})
+    without = replace(lab, views=0, _made={})
     assert set(without.zero_shot("emoji-clip", "openmoji-black").scores) == {"plain", "temperature", "Bayes"}
 
 
 @pytest.mark.usefixtures("unfitted")
 def test_a_model_without_a_posterior_is_fitted_once_and_kept(lab: Lab) -> None:
     said: list[str] = []
-    room = replace(lab, say=said.append, _kept={})
+    room = replace(lab, say=said.append, _made={})
     made = room.vlm("emoji-clip")
     assert made.factors["image"].n == len(thinned("train"))
-    again = replace(room, _kept={}).vlm("emoji-clip")
+    again = replace(room, _made={}).vlm("emoji-clip")
     assert len(said) == 1
     assert again.tau == made.tau != 1.0
     torch.testing.assert_close(again.factors["text"].B, made.factors["text"].B)
@@ -76,21 +79,22 @@ def test_a_model_without_a_posterior_is_fitted_once_and_kept(lab: Lab) -> None:
 @pytest.mark.usefixtures("unfitted")
 def test_what_is_made_again_is_made_once(lab: Lab) -> None:
     said: list[str] = []
-    room = replace(lab, say=said.append, _kept={})
+    room = replace(lab, say=said.append, _made={})
     room.vlm("emoji-clip")
-    again = replace(room, earlier=Earlier.below(lab.out), _kept={})
+    again = replace(room, earlier=Earlier.below(lab.out), _made={})
     again.vlm("emoji-clip")
     assert len(said) == 2
-    replace(again, _kept={}).vlm("emoji-clip")
+    replace(again, _made={}).vlm("emoji-clip")
     assert len(said) == 2, "the posterior of this run was not read"
 
 
 def test_the_inputs_name_everything_a_finding_depends_on(lab: Lab) -> None:
-    inputs = lab.inputs()
-    assert inputs["models"]["emoji-clip"]["posterior"]
-    assert inputs["data"]["openmoji-black"] == [thinned("openmoji-black").fingerprint(), "{c}"]
-    assert set(inputs["pairs"]) == {"train"}
-    assert inputs["views"] == 4
+    found = lab.inputs()
+    assert set(found["models"]["emoji-clip"]) == {"model", "posterior"}
+    assert found["data"]["openmoji-black"] == [thinned("openmoji-black").fingerprint(), "{c}"]
+    assert set(found["pairs"]) == {"train"}
+    assert found["views"] == 4
+    assert set(found["versions"]) == {"bayesvlm", *inputs.PACKAGES}
     assert lab.on(replace(PLAN, views=False)).inputs()["views"] is None
 
 
@@ -102,7 +106,7 @@ def test_what_is_missing_is_said(lab: Lab) -> None:
         bare.pairs("emoji-clip")
     with pytest.raises(BayesVLMError, match="active learning"):
         bare.task("emoji-clip", "openmoji-black")
-    assert lab.on(Plan(("emoji-clip",), pairs=("nowhere",))).inputs()["pairs"] == {"nowhere": "absent"}
+    assert lab.on(Plan(("emoji-clip",), pairs=("nowhere",))).inputs()["pairs"] == {"nowhere": None}
 
 
 def test_given_models_and_data_take_the_place_of_a_plans_own() -> None:
@@ -123,11 +127,11 @@ def test_of_active_learning_data_are_domains() -> None:
 @pytest.mark.usefixtures("unfitted")
 def test_a_damaged_posterior_is_fitted_again(lab: Lab) -> None:
     said: list[str] = []
-    room = replace(lab, say=said.append, _kept={})
+    room = replace(lab, say=said.append, _made={})
     made = room.vlm("emoji-clip")
     (folder,) = room.kept.glob("posteriors/emoji-clip/*")
     (folder / "posterior.safetensors").write_bytes(b"cut")
-    again = replace(room, _kept={}).vlm("emoji-clip")
+    again = replace(room, _made={}).vlm("emoji-clip")
     assert len(said) == 2
     assert again.tau == made.tau
 
@@ -144,3 +148,39 @@ def test_published_models_and_columns_are_recognised(tmp_path: Path) -> None:
     assert not same_model("emoji-clip", "open_clip:ViT-B-32/laion2b_s34b_b79k")
     assert column_of("food101") == "Food-101"
     assert column_of("openmoji-black") is None
+
+
+def test_inputs_follow_the_files_of_a_model(lab: Lab, tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(FOLDER / "models" / "emoji-clip", folder)
+    room = lab.on(replace(PLAN, models=(str(folder), "owner/not-here")))
+    before = room.inputs()["models"]
+    assert before["owner/not-here"] == {}, "known by its name until it has been fetched"
+    assert before[str(folder)]["model"] == room.inputs()["models"][str(folder)]["model"]
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "another": 1}))
+    assert room.inputs()["models"][str(folder)] != before[str(folder)]
+
+
+def test_a_link_into_the_hubs_cache_is_not_read(tmp_path: Path) -> None:
+    blob, folder = tmp_path / "blobs" / "0123abcd", tmp_path / "snapshot"
+    for each in (blob.parent, folder):
+        each.mkdir()
+    blob.write_bytes(b"weights")
+    (folder / "model.safetensors").symlink_to(blob)
+    before = inputs.folder_hash(folder)
+    blob.write_bytes(b"other bytes under the same name")
+    assert inputs.folder_hash(folder) == before
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").write_bytes(b"weights")
+    assert inputs.folder_hash(folder) != before
+
+
+@pytest.mark.usefixtures("unfitted")
+def test_a_posterior_from_other_inputs_is_not_read(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    room = replace(lab, say=said.append, _made={})
+    room.vlm("emoji-clip")
+    monkeypatch.setattr("bayesvlm_paper.lab.FITTING", 2)
+    replace(room, _made={}).vlm("emoji-clip")
+    assert len(said) == 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -11,17 +10,12 @@ from core.references import autograd_ggn
 
 from bayesvlm import BayesVLMError
 from bayesvlm.core.estimation import TOWERS
+from bayesvlm_paper.items.negatives import Ratios, _claim, batch_sizes, batch_traces, measure, relative, tell
 from bayesvlm_paper.lab import shuffled
-from bayesvlm_paper.negatives import (
-    Ratios,
-    _claim,
-    batch_sizes,
-    batch_traces,
-    number_of_negatives,
-)
 from bayesvlm_paper.plans import CLIP_BASE
 from bayesvlm_paper.traces import EmbeddedPairs
 from paper.small_pairs import SmallLab, small_pairs, small_vlm
+from paper.told import told
 
 
 def test_sizes_follow_the_pairs() -> None:
@@ -46,14 +40,15 @@ def test_running_traces_are_those_of_automatic_differentiation(loss: str) -> Non
 
 def test_ratios_are_relative_to_the_mean_of_five_batches() -> None:
     trials = np.random.default_rng(0).uniform(1, 2, (5, 5))
-    found = Ratios.of(trials.tolist())
-    assert found.level == pytest.approx(trials[:, 4].mean())
+    level, numbers = relative(trials.tolist())
+    found = Ratios(**numbers)
+    assert level == pytest.approx(trials[:, 4].mean())
     assert found.mean == pytest.approx(trials.mean(axis=0) / trials[:, 4].mean())
     assert found.std == pytest.approx(trials.std(axis=0, ddof=1) / trials[:, 4].mean())
     assert found.mean[4] == pytest.approx(1)
     assert found.off == pytest.approx(np.abs(trials.mean(axis=0) / trials[:, 4].mean() - 1).max())
     with pytest.raises(BayesVLMError, match="zero"):
-        Ratios.of([[0.0] * 5] * 5)
+        relative([[0.0] * 5] * 5)
 
 
 @pytest.mark.parametrize(
@@ -61,9 +56,9 @@ def test_ratios_are_relative_to_the_mean_of_five_batches() -> None:
     [(1.01, 0.01, "holds"), (1.03, 0.01, "does not hold"), (1.03, 0.04, "holds"), (1.01, 0.06, "does not hold")],
 )
 def test_claim_asks_for_both_nearness_and_least_variance(mean: float, std: float, verdict: str) -> None:
-    small = Ratios((0.8, 0.9, 1.1, 1.0, 1.0), (0.1, 0.05, 0.1, 0.1, 0.1), 3.0)
-    large = Ratios((1.0, mean, 1.0, 1.0, 1.0), (0.01, std, 0.01, 0.01, 0.01), 4.0)
-    steady = Ratios((1.0,) * 5, (0.01,) * 5, 4.0)
+    small = Ratios((0.8, 0.9, 1.1, 1.0, 1.0), (0.1, 0.05, 0.1, 0.1, 0.1))
+    large = Ratios((1.0, mean, 1.0, 1.0, 1.0), (0.01, std, 0.01, 0.01, 0.01))
+    steady = Ratios((1.0,) * 5, (0.01,) * 5)
     claim = _claim({"image": {8: small, 32: steady}, "text": {8: small, 32: large}})
     assert claim.verdict == verdict
     assert f"{mean - 1:.1%} from one" in claim.figure
@@ -71,8 +66,7 @@ def test_claim_asks_for_both_nearness_and_least_variance(mean: float, std: float
 
 def test_finding_tells_the_level_from_the_ratio() -> None:
     lab: Any = SmallLab(pairs=200)
-    finding = number_of_negatives(lab)
-    json.dumps(finding.to_json(), allow_nan=False)
+    finding = told(lab, measure, tell)
     level = finding.numbers["level"]
     for tower in TOWERS:
         assert list(level[tower]) == ["2", "8", "32", "200"]
@@ -85,12 +79,12 @@ def test_finding_tells_the_level_from_the_ratio() -> None:
     assert ratio["mean"] == pytest.approx((trials.mean(axis=0) / trials[:, 4].mean()).tolist())
     assert f"{level['text']['200'] / level['text']['2']:.2g} (text)" in finding.answer
     assert level["text"]["200"] > 1.2 * level["text"]["2"]  # more negatives, more curvature
-    assert not any(series.dashed for panel in finding.exhibits[0].panels for series in panel.series)  # type: ignore[union-attr]
+    assert not any(series.dashed for panel in finding.exhibits[0].panels for series in panel.series)
 
 
 def test_printed_curves_stand_beside_the_published_model_and_data() -> None:
     lab: Any = SmallLab((CLIP_BASE,), pairs=192, source="laion400m")
-    image, text = number_of_negatives(lab).exhibits[0].panels  # type: ignore[union-attr]
+    image, text = told(lab, measure, tell).exhibits[0].panels
     printed = {series.name: series for series in text.series if series.dashed}
     assert list(printed) == ["paper, K = 2,048", "paper, K = 8,192", "paper, K = 32,768"]
     assert printed["paper, K = 2,048"].error[0] == 0.0871
@@ -100,4 +94,4 @@ def test_printed_curves_stand_beside_the_published_model_and_data() -> None:
 def test_too_few_pairs_are_refused() -> None:
     lab: Any = SmallLab(pairs=191)
     with pytest.raises(BayesVLMError, match="at least 192"):
-        number_of_negatives(lab)
+        told(lab, measure, tell)

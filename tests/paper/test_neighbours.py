@@ -10,17 +10,18 @@ import pytest
 from bayesvlm.active import select
 from bayesvlm.evaluation import Estimate
 from bayesvlm.experiments.adaptation import Adaptation
-from bayesvlm_paper.learning_curves import learning_curves
-from bayesvlm_paper.neighbours import EPIG, claim, gap, neighbours, published_panels, table
+from bayesvlm_paper.items import learning_curves
+from bayesvlm_paper.items.neighbours import EPIG, claim, gap, measure, published_panels, table, tell
 from bayesvlm_paper.plans import CLIP_BASE, Plan
 from bayesvlm_paper.printed import published_curves
 from paper.small_world import SmallLab, quick, run_of, small_task
+from paper.told import told
 
 
 def test_only_the_distance_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quick(monkeypatch)
     lab = SmallLab(tmp_path)
-    learning_curves(lab, "CLIP-Base", CLIP_BASE)  # type: ignore[arg-type]
+    learning_curves.measure(lab)  # type: ignore[arg-type]
     done: list[tuple[str, str]] = []
     honest = Adaptation._run
     monkeypatch.setattr(
@@ -28,7 +29,7 @@ def test_only_the_distance_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "_run",
         lambda self, s, seed: done.append((self.protocol.metric, s)) or honest(self, s, seed),
     )
-    finding = neighbours(lab)  # type: ignore[arg-type]
+    finding = told(lab, measure, tell)
     assert set(done) == {("cosine", "epig"), ("wasserstein", "targeted-bald"), ("wasserstein", "epig")}
     assert len(done) == 6, "BALD by cosine is of the learning curves"
     task = small_task()
@@ -63,7 +64,6 @@ def test_only_the_distance_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     means = [finding.numbers["small"][d]["curves"]["nlpd"]["epig"]["25"][0] for d in ("cosine", "wasserstein")]
     assert table.rows[1][0] == "small, EPIG"
     assert table.rows[1][2].startswith(f"{means[0] - means[1]:+.3f}")
-    json.dumps(finding.to_json(), allow_nan=False)
 
 
 def test_a_difference_is_positive_where_wasserstein_is_lower() -> None:
@@ -115,14 +115,14 @@ def test_targets_with_other_numbers_of_labels() -> None:
 
 def test_one_seed_has_no_band(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quick(monkeypatch)
-    one, two = (neighbours(SmallLab(tmp_path, seeds=seeds)) for seeds in (1, 2))  # type: ignore[arg-type]
+    one, two = (told(SmallLab(tmp_path, seeds=seeds), measure, tell) for seeds in (1, 2))
     assert one.claims[0].verdict == "cannot be tested here"
     for finding, drawn in ((one, False), (two, True)):
         lines = finding.exhibits[0]
-        assert all((each.error is not None) == drawn for panel in lines.panels for each in panel.series)  # type: ignore[union-attr]
+        assert all((each.error is not None) == drawn for panel in lines.panels for each in panel.series)
         assert ("Mean and standard error over 2 seeds" in lines.caption) == drawn
     assert "One seed, which has no standard error." in one.exhibits[0].caption
-    assert "±" not in str(one.exhibits[1].rows)  # type: ignore[union-attr]
+    assert "±" not in str(one.exhibits[1].rows)
 
 
 def test_printed_curves_are_beside_the_printed_model_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,5 +143,5 @@ def test_printed_curves_are_beside_the_printed_model_only(tmp_path: Path, monkey
     quick(monkeypatch)
     plan = Plan(domains="officehome", targets=("Art",))
     for name, count in ((CLIP_BASE, 4), ("tiny", 2)):
-        finding = neighbours(SmallLab(tmp_path, (name,), plan, seeds=1))  # type: ignore[arg-type]
+        finding = told(SmallLab(tmp_path, (name,), plan, seeds=1), measure, tell)
         assert len(finding.exhibits[0].panels) == count

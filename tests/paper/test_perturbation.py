@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -14,14 +13,9 @@ from PIL import Image
 from bayesvlm.core.cosine import CosineMoments
 from bayesvlm.data.labelled import Sample
 from bayesvlm.experiments.corruption import GREY, LEVELS
-from bayesvlm_paper.findings import Finding, HeatMaps
-from bayesvlm_paper.perturbation import (
-    by_cut,
-    corners,
-    one_letter,
-    perturbation_plot,
-    rank_correlations,
-)
+from bayesvlm_paper.exhibits import HeatMaps
+from bayesvlm_paper.items.perturbation import by_cut, corners, measure, one_letter, rank_correlations, tell
+from paper.told import Told, told
 
 UP = np.add.outer(np.arange(6.0), np.arange(6.0))
 
@@ -108,10 +102,8 @@ class OneSet:
         return Listed(samples, templates=("of some {c}",), classes=("cat", "dog"))
 
 
-def found(mean: Level, variance: Level) -> Finding:
-    finding = perturbation_plot(OneSet(Scripted(mean, variance)))  # type: ignore[arg-type]
-    json.dumps(finding.to_json(), allow_nan=False)
-    return finding
+def found(mean: Level, variance: Level) -> Told:
+    return told(OneSet(Scripted(mean, variance)), measure, tell)
 
 
 def test_a_model_that_does_as_the_paper_says() -> None:

@@ -22,11 +22,12 @@ from bayesvlm.experiments.domains import COLLECTIONS
 from bayesvlm_paper import preview as module
 from bayesvlm_paper import speed
 from bayesvlm_paper.architectures import ARCHITECTURES, flops_per_image, flops_per_text
-from bayesvlm_paper.catalogue import ITEMS, Item, Lab, Plan
-from bayesvlm_paper.findings import Finding
-from bayesvlm_paper.lab import PAIRS
+from bayesvlm_paper.finding import Finding, Numbers
+from bayesvlm_paper.item import Item
+from bayesvlm_paper.items import ITEMS
+from bayesvlm_paper.lab import Lab
 from bayesvlm_paper.places import Load, find_model, find_pairs, find_set
-from bayesvlm_paper.plans import CLIP_BASE, PCMEPP, PROLIP
+from bayesvlm_paper.plans import CLIP_BASE, PAIRS, PCMEPP, PROLIP, Plan
 from bayesvlm_paper.preview import Preview, preview
 from bayesvlm_world import FOLDER
 
@@ -49,10 +50,10 @@ def lab(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Lab:
 
 
 def item(name: str = "one", plan: Plan = PLAN, **options: object) -> Item:
-    def never(lab: Lab) -> Finding:
+    def never(lab: Lab) -> Numbers:
         raise BayesVLMError("A dry run measures nothing.")
 
-    return Item(name, "", "", "zero-shot", plan, plan, never, **options)  # type: ignore[arg-type]
+    return Item(name, "", "", "zero-shot", plan, plan, never, lambda numbers: Finding(""), **options)  # type: ignore[arg-type]
 
 
 def look(lab: Lab, plan: Plan = PLAN, **options: object) -> tuple[Preview, dict[str, Load]]:
@@ -99,8 +100,9 @@ def test_what_is_in_the_cache_needs_no_encoding(lab: Lab) -> None:
 
 def test_every_distortion_of_the_pairs_counts_until_it_is_in_the_cache(lab: Lab) -> None:
     real = [Distortion(kind, level) for kind, levels in LEVELS.items() for level in levels if (kind, level)[1] != 0]
-    assert len(real) == ITEMS["food_aug"].distortions == 16
-    options = {"reads_pairs": True, "distortions": len(real)}
+    assert len(real) == 16
+    assert ITEMS["food_aug"].distorts_pairs
+    options = {"reads_pairs": True, "distorts_pairs": True}
     _, data = look(lab, **options)
     assert (data["train"].encode, data["train"].texts) == (17 * TRAIN, TRAIN)
     lab.pairs("emoji-clip")
@@ -133,14 +135,14 @@ def test_a_large_set_is_not_hashed(lab: Lab, monkeypatch: pytest.MonkeyPatch) ->
     assert (data["mine"].count, data["mine"].encode) == (6, 0)
     monkeypatch.setattr(module, "LARGE", 10)
     monkeypatch.setattr("bayesvlm.data.labelled.folders.ImageFolder.fingerprint", lambda *_: pytest.fail("hashed"))
-    seen, data = look(replace(lab, _kept={}), plan)
+    seen, data = look(replace(lab, _made={}), plan)
     assert data["mine"].encode == 6
     assert "nobody looked" in seen.how
 
 
 def test_corrupted_pictures_are_a_part_of_the_set_and_never_cached(lab: Lab) -> None:
     lab.images("emoji-clip", "openmoji-black")
-    seen = preview(item("perturbation_plot"), lab)
+    seen = preview(item(pictures=ITEMS["perturbation_plot"].pictures, tunes=False), lab)
     (load,) = (load for load in seen.loads if load.what == "images")
     assert (load.encode, load.texts) == (7 * TEST, 8 * TEST)  # fewer than a hundred in the world in small
 
@@ -184,11 +186,25 @@ def test_models_that_predict_variances_need_neither_pairs_nor_validation(lab: La
 
 
 def test_a_model_without_a_posterior_is_fitted_and_tuned(lab: Lab) -> None:
-    untuned = "results_activelearning"
-    assert untuned in module.UNTUNED < set(ITEMS)
     for model, needed in (("emoji-clip", {"openmoji-black"}), (CLIP_BASE, {"openmoji-black", "validation", "train"})):
-        seen = preview(item(untuned), lab.on(replace(PLAN, models=(model,))))
-        assert {load.name for load in seen.loads if load.what in ("images", "pairs")} == needed
+        _, data = look(lab, replace(PLAN, models=(model,)), tunes=False)
+        assert set(data) == needed
+    _, data = look(lab, replace(PLAN, models=(CLIP_BASE,)), tunes=False, needs_posterior=False)
+    assert set(data) == {"openmoji-black"}
+
+
+def test_items_that_look_for_no_tau_or_temperature() -> None:
+    assert {item.name for item in ITEMS.values() if item.world.validation and not item.tunes} == {
+        "pseudo_count_results",
+        "results_activelearning",
+        "results_activelearning_clip_huge",
+        "results_activelearning_siglip_base",
+        "active_learning",
+        "results_knn_method_ablation",
+        "cosine_similarity",
+        "perturbation_plot",
+        "independence_ratio",
+    }
 
 
 def test_what_an_item_has_no_use_for_is_left_out(lab: Lab) -> None:
@@ -301,7 +317,7 @@ def test_a_model_in_the_hubs_cache_is_here_once_its_weights_are(lab: Lab, tmp_pa
         weights.unlink()
     (load,) = find_model("owner/model")
     assert (load.here, load.size, load.where) == (False, None, "would be fetched from the Hub: owner/model")
-    seen, _ = look(replace(lab, _kept={}), plan)
+    seen, _ = look(replace(lab, _made={}), plan)
     assert seen.seconds is None
     assert "cannot be said before it is loaded" in seen.how
 

@@ -52,7 +52,7 @@ def test_a_table_is_rectangular(name: str) -> None:
     ],
 )
 def test_numbers_as_printed(name: str, metric: str, method: str, column: str, printed: float) -> None:
-    assert published_table(name).value(metric, method, column) == printed
+    assert published_table(name).value(metric, column, method) == printed
 
 
 def test_curves() -> None:
@@ -64,7 +64,12 @@ def test_curves() -> None:
 def test_what_is_not_there() -> None:
     with pytest.raises(BayesVLMError, match="name='uq' is not known; use 'uq_results_clip'"):
         published_table("uq")
-    with pytest.raises(BayesVLMError, match="has 0 rows with ACC of Magic"):
-        published_table("uq_results_clip").value("ACC", "Magic", "SUN397")
-    with pytest.raises(BayesVLMError, match="column='MNIST' is not known"):
-        published_table("uq_results_clip").value("ACC", "CLIP", "MNIST")
+    table = published_table("uq_results_clip")
+    assert table.value("ACC", "SUN397", "Magic") is None
+    assert table.value("ACC", "MNIST", "CLIP") is None
+    assert table.value("ACC", None, "CLIP") is None
+    assert table.value("ACC", "Flowers-102", "Magic", "CLIP") == 68.99, "the first that is there"
+
+
+def test_fractions_are_given_in_percent() -> None:
+    assert published_table("zero_shot_adversarial_imgnet").value("ECE", "ImageNet-A", "CLIP") == pytest.approx(33)

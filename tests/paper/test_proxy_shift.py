@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,23 +12,26 @@ import torch
 
 from bayesvlm.artifacts import SavedPosterior
 from bayesvlm.data.distortion import LEVELS, Distortion, Kind
-from bayesvlm_paper import proxy_shift as module
-from bayesvlm_paper.findings import Finding, Grid, Lines
-from bayesvlm_paper.item import reproduce
+from bayesvlm.report.blocks import Table
+from bayesvlm_paper.exhibits import Lines
+from bayesvlm_paper.items import ITEMS
+from bayesvlm_paper.items import proxy_shift as module
+from bayesvlm_paper.items.proxy_shift import (
+    FIXED,
+    TUNED,
+    Shift,
+    claims,
+    curves,
+    measure,
+    printed_values,
+    remarks,
+    table,
+    tell,
+)
 from bayesvlm_paper.lab import Lab
 from bayesvlm_paper.plans import CLIP_BASE, LAION, SIGLIP_BASE, Plan, column_of
-from bayesvlm_paper.proxy_shift import (
-    ITEMS,
-    Point,
-    Proxies,
-    Shift,
-    curves,
-    distortion_at,
-    printed_values,
-    proxy_shift,
-    table,
-)
 from paper.tiny_lab import open_lab, write_world
+from paper.told import Told, told
 
 KINDS: tuple[Kind, ...] = ("greyscale", "jpeg", "blur")
 
@@ -41,21 +43,21 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
 
 
 @pytest.fixture(scope="module")
-def found(lab: Lab) -> Finding:
-    return proxy_shift(lab, "Food-101", lab.plan)
+def found(lab: Lab) -> Told:
+    return told(lab, measure, tell, column="Food-101", stand_in="new-drawing")
 
 
 @pytest.fixture
 def fits(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The models that were fitted."""
     made: list[str] = []
-    honest = Lab.fitted
+    honest = Lab.fitted_on
 
-    def counted(self: Lab, name: str, *given: Any, **options: Any) -> Any:
+    def counted(self: Lab, name: str, *given: Any) -> Any:
         made.append(name)
-        return honest(self, name, *given, **options)
+        return honest(self, name, *given)
 
-    monkeypatch.setattr(Lab, "fitted", counted)
+    monkeypatch.setattr(Lab, "fitted_on", counted)
     return made
 
 
@@ -80,18 +82,18 @@ def nlpd(lab: Lab, vlm: Any, data: str) -> float:
 
 @pytest.mark.parametrize(("kind", "level"), [("greyscale", 1.0), ("jpeg", 100), ("jpeg", 1), ("blur", 50)])
 def test_a_posterior_is_of_the_distorted_pairs_and_tested_on_clean_images(
-    lab: Lab, found: Finding, kind: Kind, level: float
+    lab: Lab, found: Told, kind: Kind, level: float
 ) -> None:
     model, data = lab.models[0], lab.sets[1]
-    undistorted = lab.vlm(model).without_posterior().fit([lab.pairs(model)], progress=False)
-    lab.tuned(model, undistorted)
-    vlm = lab.vlm(model).without_posterior().fit([lab.pairs(model, None, Distortion(kind, level))], progress=False)
+    undistorted = lab.loaded(model).without_posterior().fit([lab.pairs(model)], progress=False)
+    undistorted, _ = lab.tuned(model, undistorted)
+    vlm = lab.loaded(model).without_posterior().fit([lab.pairs(model, None, Distortion(kind, level))], progress=False)
     kept = found.numbers[data]
     fixed = kept["tau fixed"][kind][f"{level:g}"]
     assert fixed["tau"] == pytest.approx(undistorted.tau)
     assert fixed["nlpd"] == pytest.approx(nlpd(lab, vlm.replace(tau=undistorted.tau), data), rel=1e-5)
     assert fixed["confidence"] == pytest.approx(confidence(lab, vlm.replace(tau=undistorted.tau), data), rel=1e-5)
-    lab.tuned(model, vlm)
+    vlm, _ = lab.tuned(model, vlm)
     again = kept["tau tuned again"][kind][f"{level:g}"]
     assert again["tau"] == pytest.approx(vlm.tau)
     assert again["nlpd"] == pytest.approx(nlpd(lab, vlm, data), rel=1e-5)
@@ -102,18 +104,11 @@ def test_a_posterior_is_of_the_distorted_pairs_and_tested_on_clean_images(
     assert fixed["nlpd"] != again["nlpd"]
 
 
-def test_nothing_is_done_at_level_zero() -> None:
-    assert distortion_at("greyscale", 0.0) is None
-    assert distortion_at("blur", 0) is None
-    assert distortion_at("jpeg", 100) == Distortion("jpeg", 100)
-    assert distortion_at("blur", 10) == Distortion("blur", 10)
-
-
-def test_they_are_fitted_once_for_all_sets(lab: Lab, found: Finding, fits: list[str]) -> None:
-    again = proxy_shift(fresh(lab, sets=[lab.sets[1]]), "Food-101", lab.plan)
+def test_they_are_fitted_once_for_all_sets(lab: Lab, found: Told, fits: list[str]) -> None:
+    again = measure(fresh(lab, sets=[lab.sets[1]]))
     assert fits == []
-    assert flat(again.numbers[lab.sets[1]]) == pytest.approx(flat(found.numbers[lab.sets[1]]))
-    assert len(list((lab.kept / "proxies").rglob("config.json"))) == 17, "sixteen distorted, one not"
+    assert flat(again[lab.sets[1]]) == pytest.approx(flat(found.numbers[lab.sets[1]]))
+    assert len(list((lab.kept / "posteriors").rglob("config.json"))) == 17, "sixteen distorted, one not"
 
 
 def damage(lab: Lab, folder: Path) -> Lab:
@@ -141,31 +136,35 @@ def test_what_was_made_from_something_else_is_made_again(
     lab: Lab, fits: list[str], change: Callable[[Lab, Path], Lab]
 ) -> None:
     blur = Distortion("blur", 20)
-    kept = Proxies(fresh(lab), lab.models[0]).posterior(blur)
-    (folder,) = (lab.kept / "proxies").rglob("blur-20")
+    kept = fresh(lab).fitted(lab.models[0], distortion=blur)
+    (folder,) = (lab.kept / "posteriors").rglob("*training*blur-20")
     fits.clear()
     other = change(lab, folder)
-    made = Proxies(other, lab.models[0]).posterior(blur)
+    made = other.fitted(lab.models[0], distortion=blur)
     assert len(fits) == 1
+    folder = folder if change is not other_pairs else next((lab.kept / "posteriors").rglob("*proxy*blur-20"))
     saved = SavedPosterior.load(folder)
     torch.testing.assert_close(saved.factors["image"].A, made.factors["image"].A)
     assert saved.config.tau == made.tau
-    assert saved.config.provenance["distortion"] == "blur-20"
+    assert str(saved.config.provenance["source"]).endswith(", blur-20")
     assert (kept.factors["image"].n == made.factors["image"].n) == (change is not other_pairs)
 
 
 def shift(change_nlpd: dict[Kind, list[float]], change_ece: dict[Kind, list[float]], data: str = "set") -> Shift:
     """What changes at the first and at the last level of each kind; nothing in between."""
-    series: dict[Kind, list[Point]] = {}
+
+    def point(tau: float, nlpd: float, ece: float, confidence: float) -> dict[str, float]:
+        return {"tau": tau, "acc": 80.0, "nlpd": nlpd, "ece": ece, "confidence": confidence}
+
+    fixed, tuned = {}, {}
     for kind in KINDS:
         nats, points = change_nlpd.get(kind, [0, 0]), change_ece.get(kind, [0, 0])
         changes = [(0.0, 0.0), (nats[0], points[0]), (0, 0), (0, 0), (0, 0), (nats[1], points[1])]
-        series[kind] = [Point(2.0, 80.0, 1.0 + nat, 3.0 + point, 70.0) for nat, point in changes]
-    return Shift(
-        data,
-        series,
-        {kind: [*[Point(1.0, 80.0, 1.0, 3.0, 77.0)] * 5, Point(1.0, 80.0, 0.9, 3.2, 77.0)] for kind in KINDS},
-    )
+        again = [*[point(1.0, 1.0, 3.0, 77.0)] * 5, point(1.0, 0.9, 3.2, 77.0)]
+        levels = [f"{level:g}" for level in LEVELS[kind]]
+        moved = [point(2.0, 1.0 + nat, 3.0 + more, 70.0) for nat, more in changes]
+        fixed[kind], tuned[kind] = (dict(zip(levels, each, strict=True)) for each in (moved, again))
+    return Shift(data, {FIXED: fixed, TUNED: tuned})
 
 
 @pytest.mark.parametrize(
@@ -186,15 +185,15 @@ def shift(change_nlpd: dict[Kind, list[float]], change_ece: dict[Kind, list[floa
 def test_the_claims_are_judged_by_their_thresholds(
     nats: dict[Kind, list[float]], points: dict[Kind, list[float]], expected: list[bool]
 ) -> None:
-    claims = module._claims([shift(nats, points)])
-    assert [each.verdict == "holds" for each in claims] == expected
+    judged = claims([shift(nats, points)])
+    assert [each.verdict == "holds" for each in judged] == expected
     harmless = shift({}, {}, "other")
-    assert module._claims([shift(nats, points), harmless])[1].verdict == "does not hold", "on every set"
+    assert claims([shift(nats, points), harmless])[1].verdict == "does not hold", "on every set"
 
 
 def test_figures_and_answer() -> None:
     one = shift({"blur": [0.001, 0.25], "jpeg": [-0.012, 0]}, {"blur": [0.0, 7.5], "greyscale": [-0.3, 0.0]})
-    mild, strong, most = module._claims([one])
+    mild, strong, most = claims([one])
     first = "greyscale +0.000 nats and -0.3 points, jpeg -0.012 nats and +0.0 points, blur +0.001 nats and +0.0 points"
     last = "greyscale +0.000 nats and +0.0 points, jpeg +0.000 nats and +0.0 points, blur +0.250 nats and +7.5 points"
     assert mild.figure.endswith(f"being allowed: set: {first}")
@@ -207,24 +206,24 @@ def test_figures_and_answer() -> None:
     )
 
 
-def fake_lab(model: str = CLIP_BASE, source: str = LAION) -> Any:
-    return SimpleNamespace(models=(model,), source=lambda: source)
+def plan_of(model: str = CLIP_BASE, source: str = LAION) -> Plan:
+    return Plan((model,), pairs=(source,))
 
 
 def test_printed_values_are_of_the_same_model_pairs_and_set() -> None:
-    assert printed_values(fake_lab(), "food101", "blur", "ece") == [1.69, 2.38, 3.25, 5.69, 8.93, 11.52]
-    assert printed_values(fake_lab(source=f"/data/{LAION}"), "cifar10", "jpeg", "nlpd") == [*[0.203] * 5, 0.205]
-    found = printed_values(fake_lab(), "imagenet-r", "greyscale", "acc")
+    assert printed_values(plan_of(), "food101", "blur", "ece") == [1.69, 2.38, 3.25, 5.69, 8.93, 11.52]
+    assert printed_values(plan_of(source=f"/data/{LAION}"), "cifar10", "jpeg", "nlpd") == [*[0.203] * 5, 0.205]
+    found = printed_values(plan_of(), "imagenet-r", "greyscale", "acc")
     assert found == [74.49, 74.51, 74.51, 74.48, 74.47, 74.56]
-    assert printed_values(fake_lab(SIGLIP_BASE), "food101", "blur", "ece") is None
-    assert printed_values(fake_lab(source="train"), "food101", "blur", "ece") is None
-    assert printed_values(fake_lab(), "sun397", "blur", "ece") is None
-    assert printed_values(fake_lab(), "new-drawing", "blur", "ece") is None
+    assert printed_values(plan_of(SIGLIP_BASE), "food101", "blur", "ece") is None
+    assert printed_values(plan_of(source="train"), "food101", "blur", "ece") is None
+    assert printed_values(plan_of(), "sun397", "blur", "ece") is None
+    assert printed_values(plan_of(), "new-drawing", "blur", "ece") is None
 
 
 def test_the_exhibits() -> None:
     one = shift({"blur": [0.0, 0.25]}, {"blur": [0.0, 7.5]}, "food101")
-    lines, grid = curves(fake_lab(), one), table(fake_lab(), one)
+    lines, grid = curves(plan_of(), one), table(plan_of(), one)
     assert [(panel.title, panel.y) for panel in lines.panels] == [
         (kind, unit) for unit in ("NLPD (nats)", "ECE (%)") for kind in KINDS
     ]
@@ -233,7 +232,7 @@ def test_the_exhibits() -> None:
     assert [each.name for each in blurred.series] == ["tau fixed", "tau tuned again", "the paper"]
     assert [each.dashed for each in blurred.series] == [False, False, True]
     assert blurred.series[0].y == [3.0, 3.0, 3.0, 3.0, 3.0, 10.5]
-    assert [len(panel.series) for panel in curves(fake_lab(SIGLIP_BASE), one).panels] == [2] * 6
+    assert [len(panel.series) for panel in curves(plan_of(SIGLIP_BASE), one).panels] == [2] * 6
     assert len(grid.rows) == 18
     assert grid.rows[-1] == [
         "blur radius 50",
@@ -248,32 +247,26 @@ def test_the_exhibits() -> None:
     assert sum(width for _, width in grid.groups) == len(grid.columns) == len(grid.rows[0])
 
 
-def test_the_finding(lab: Lab, found: Finding) -> None:
-    assert [type(each) for each in found.exhibits] == [Lines, Grid] * 2
-    assert found.remarks[0] == f"{lab.models[0]} stands for CLIP-Base, {lab.sets[0]} for Food-101."
+def test_the_finding(lab: Lab, found: Told) -> None:
+    assert [type(each) for each in found.exhibits] == [Lines, Table] * 2
     assert all(data in found.answer for data in lab.sets)
     assert {kind: [float(level) for level in found.numbers[lab.sets[0]]["tau fixed"][kind]] for kind in KINDS} == {
         kind: [float(level) for level in levels] for kind, levels in LEVELS.items()
     }
 
 
-def test_only_stand_ins_are_said_to_be(lab: Lab) -> None:
-    plan = ITEMS[0].world
-    remarks = {
-        (model, data): " ".join(module._remarks(lab.on(Plan((model,), (data,))), "Food-101", plan))
+def test_only_stand_ins_are_said_to_be() -> None:
+    said = {
+        (model, data): " ".join(remarks(Plan((model,), (data,)), "Food-101", "new-drawing"))
         for model, data in [("emoji-clip", "new-drawing"), ("mine", "new-drawing"), ("emoji-clip", "my-set")]
     }
-    assert [key for key, said in remarks.items() if "stands for" in said] == [("emoji-clip", "new-drawing")]
-    assert "emoji-clip stands for CLIP-Base, new-drawing for Food-101." in remarks["emoji-clip", "new-drawing"]
-    assert ITEMS[0].measure.keywords == {"column": "Food-101", "world": plan}  # type: ignore[attr-defined]
+    assert [key for key, each in said.items() if "stands for" in each] == [("emoji-clip", "new-drawing")]
+    assert "emoji-clip stands for CLIP-Base, new-drawing for Food-101." in said["emoji-clip", "new-drawing"]
 
 
-def test_the_items(lab: Lab, found: Finding) -> None:
-    assert [item.name for item in ITEMS] == list(module.TABLES.values())
-    assert [column_of(item.paper.sets[0]) for item in ITEMS] == list(module.TABLES)
-    assert [item.world.sets for item in ITEMS] == [("new-drawing",), ("emojione-colour",), ("openmoji-black",)]
-    done = reproduce(ITEMS[0], lab)
-    assert done.finding is not None
-    written = json.loads((lab.out / "food_aug.json").read_text())
-    assert Finding.from_json(written["finding"]) == done.finding
-    assert flat(done.finding.numbers) == pytest.approx(flat(found.numbers))
+def test_the_items() -> None:
+    assert list(module.ITEMS) == list(module.TABLES.values())
+    for column, name in module.TABLES.items():
+        options = module.ITEMS[name][1].keywords
+        assert (column_of(ITEMS[name].paper.sets[0]), ITEMS[name].world.sets) == (column, (options["stand_in"],))
+        assert options["column"] == column

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,18 +12,19 @@ from core.references import autograd_ggn
 
 from bayesvlm import BayesVLMError
 from bayesvlm.core.estimation import TOWERS, FactorEstimator, Tower
-from bayesvlm_paper.findings import Finding
-from bayesvlm_paper.lab import shuffled
-from bayesvlm_paper.plans import CLIP_BASE
-from bayesvlm_paper.samples import (
+from bayesvlm_paper.items.samples import (
     Curve,
     contrast_sizes,
-    number_of_pairs,
+    measure,
     subset_sizes,
     subset_traces,
+    tell,
 )
+from bayesvlm_paper.lab import shuffled
+from bayesvlm_paper.plans import CLIP_BASE
 from bayesvlm_paper.traces import EmbeddedPairs
 from paper.small_pairs import SmallLab, small_pairs, small_vlm
+from paper.told import told
 
 
 def reference(pairs: EmbeddedPairs, tower: Tower, rows: list[int], batch: list[int]) -> float:
@@ -84,34 +84,38 @@ def test_sizes_follow_the_pairs() -> None:
     assert contrast_sizes(327_680) == (32768,)
 
 
+def curve(sizes: tuple[int, ...], trials: list[list[float]]) -> Curve:
+    mean, std = np.mean(trials, axis=0).tolist(), np.std(trials, axis=0, ddof=1).tolist()
+    return Curve.of(sizes, {"trace_per_pair": mean, "std": std})
+
+
 def test_a_curve_is_judged_from_a_quarter_on() -> None:
     sizes = (97, 388, 1552, 3105, 6211)
-    steady = Curve.of(sizes, [[60, 90, 99, 100, 100], [140, 110, 101, 100, 100]])
+    steady = curve(sizes, [[60, 90, 99, 100, 100], [140, 110, 101, 100, 100]])
     assert (steady.full, steady.quarter) == (100, 2)
-    assert steady.mean == pytest.approx((1,) * 5)
+    assert steady.mean == pytest.approx([1] * 5)
     assert steady.spread == pytest.approx(np.std([0.99, 1.01], ddof=1))
     assert steady.stable
-    assert not Curve.of(sizes, [[60, 90, 90, 100, 100], [140, 110, 110, 100, 100]]).stable  # varies at a quarter
-    assert not Curve.of(sizes, [[60, 90, 99, 90, 100], [140, 110, 101, 110, 100]]).stable  # and later
-    biased = Curve.of(sizes, [[60, 90, 104, 100, 100], [140, 110, 104, 100, 100]])
+    assert not curve(sizes, [[60, 90, 90, 100, 100], [140, 110, 110, 100, 100]]).stable  # varies at a quarter
+    assert not curve(sizes, [[60, 90, 99, 90, 100], [140, 110, 101, 110, 100]]).stable  # and later
+    biased = curve(sizes, [[60, 90, 104, 100, 100], [140, 110, 104, 100, 100]])
     assert biased.off == pytest.approx(0.04)
     assert not biased.stable
-    assert not Curve.of(sizes, [[100, 90, 99, 100, 100], [100, 110, 101, 100, 100]]).stable  # did not shrink
+    assert not curve(sizes, [[100, 90, 99, 100, 100], [100, 110, 101, 100, 100]]).stable  # did not shrink
 
 
 def test_finding_holds_every_number() -> None:
     lab: Any = SmallLab(pairs=200)
-    finding = number_of_pairs(lab)
+    finding = told(lab, measure, tell)
     numbers = finding.numbers["negatives"]
     assert list(numbers) == ["16", "200"]
-    assert Finding.from_json(json.loads(json.dumps(finding.to_json(), allow_nan=False))).answer == finding.answer
     for tower in TOWERS:
         with_all = numbers["200"][tower]
         factors = lab.vlm("small").factors[tower]
         assert with_all["trace_per_pair"][-1] == pytest.approx(float(factors.A.trace() * factors.B.trace()) / 200)
         assert with_all["std"][-1] == pytest.approx(0, abs=1e-9 * with_all["trace_per_pair"][-1])
         assert numbers["16"][tower]["std"][-1] > 0
-    panels = finding.exhibits[0].panels  # type: ignore[union-attr]
+    panels = finding.exhibits[0].panels
     assert [panel.title for panel in panels] == list(TOWERS)
     assert not any(series.dashed for panel in panels for series in panel.series)
     share = np.array(numbers["16"]["image"]["std"]) / numbers["16"]["image"]["trace_per_pair"][-1]
@@ -122,7 +126,7 @@ def test_finding_holds_every_number() -> None:
 @pytest.mark.parametrize(("model", "source", "beside"), [(CLIP_BASE, "laion400m", True), (CLIP_BASE, "train", False)])
 def test_printed_curves_stand_beside_the_published_model_and_data_only(model: str, source: str, beside: bool) -> None:
     lab: Any = SmallLab((model,), source=source, pairs=128)
-    panels = number_of_pairs(lab).exhibits[0].panels  # type: ignore[union-attr]
+    panels = told(lab, measure, tell).exhibits[0].panels
     printed = [series for series in panels[1].series if series.dashed]
     assert bool(printed) == beside
     if beside:
@@ -133,7 +137,7 @@ def test_printed_curves_stand_beside_the_published_model_and_data_only(model: st
 def test_too_few_pairs_are_refused() -> None:
     lab: Any = SmallLab(pairs=100)
     with pytest.raises(BayesVLMError, match="100 image-text pairs; at least 128"):
-        number_of_pairs(lab)
+        told(lab, measure, tell)
 
 
 def test_models_with_variances_of_their_own_are_refused() -> None:

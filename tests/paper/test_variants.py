@@ -14,28 +14,19 @@ from scipy.stats import ttest_rel
 from bayesvlm import BayesVLM
 from bayesvlm.core.estimation import TOWERS
 from bayesvlm.core.evidence import optimal_prior_precision
-from bayesvlm.core.tuning import DEFAULT_TAUS, TauGrid, TauPoint
+from bayesvlm.core.tuning import TauGrid, TauPoint
 from bayesvlm.experiments.scoring import Scores
+from bayesvlm.report.blocks import Table
+from bayesvlm_paper import variants as module
+from bayesvlm_paper.comparison import Compared, Versus
+from bayesvlm_paper.exhibits import Lines
+from bayesvlm_paper.items.evidence import lams, official, official_tuned
 from bayesvlm_paper.lab import Lab
-from bayesvlm_paper.variants import (
-    STEP,
-    Variant,
-    beyond_usual,
-    default_of,
-    edges,
-    lams,
-    numbers,
-    official,
-    official_tuned,
-    some,
-    summary,
-    table,
-    tuned,
-    tuning_panel,
-    versus,
-    walked,
-)
+from bayesvlm_paper.plans import Plan
+from bayesvlm_paper.scoreboard import BEST
+from bayesvlm_paper.variants import STEP, Variant, default_of, numbers_of, on_some, tuned, versus, walked
 from paper.tiny_variants import TinyLab
+from paper.told import kept
 
 TAUS = (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
 
@@ -52,9 +43,12 @@ def variants(lab: Lab) -> dict[str, Variant]:
     def measure(vlm: BayesVLM, data: str) -> Scores:
         return lab.bayes("one", vlm, data)
 
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "WIDE_TAUS", TAUS)
+        damped, exact = (tuned(lab, "one", default.replace(structure=each), measure) for each in ("damped", "exact"))
     return {
-        "damped": tuned(lab, "one", default, measure, TAUS),
-        "exact": tuned(lab, "one", default.replace(structure="exact"), measure, TAUS),
+        "damped": damped,
+        "exact": exact,
         "bad": Variant(default.replace(tau=1e-4), None, {d: measure(default.replace(tau=1e-4), d) for d in lab.sets}),
     }
 
@@ -77,7 +71,7 @@ def test_a_variant_is_tuned_on_a_copy(lab: Lab, variants: dict[str, Variant]) ->
     assert exact.grid is not None
     assert exact.vlm.tau == exact.grid.best.tau
     assert exact.vlm.settings.structure == "exact"
-    expected = lab.tuned("one", vlm.replace(structure="exact"), TAUS)
+    _, expected = lab.tuned("one", vlm.replace(structure="exact"), TAUS)
     assert exact.grid == expected
 
 
@@ -117,10 +111,10 @@ class Valley:
     def __init__(self, lowest: float) -> None:
         self.lowest, self.asked = lowest, list[float]()
 
-    def tuned(self, model: str, vlm: BayesVLM, taus: tuple[float, ...], refine: bool) -> TauGrid:
+    def tuned(self, model: str, vlm: BayesVLM, taus: tuple[float, ...], refine: bool) -> tuple[BayesVLM, TauGrid]:
         assert not refine
         self.asked += taus
-        return TauGrid(tuple(TauPoint(tau, math.log(tau / self.lowest) ** 2, {}) for tau in taus))
+        return vlm, TauGrid(tuple(TauPoint(tau, math.log(tau / self.lowest) ** 2, {}) for tau in taus))
 
 
 @pytest.mark.parametrize("place", [-5, -1, 0, 1, 4])
@@ -152,27 +146,36 @@ def test_walking_ends(lab: Lab) -> None:
 # Comparing -----------------------------------------------------------------------------------------------------------
 
 
+def compared(variants: dict[str, Variant], **changes: dict[str, Any]) -> Compared:
+    """As told from json, some of the numbers changed."""
+    numbers: dict[str, Any] = numbers_of(variants)
+    for name, change in changes.items():
+        numbers[name] = {**numbers["damped"], **change}
+    size = {"images": 20, "classes": 6}
+    return Compared(kept({"one": {"variants": numbers, "truth": {}, "truth size": size}}, Plan(("one",))))
+
+
 def test_versus_is_scipys_test(variants: dict[str, Variant]) -> None:
     for name in ("exact", "bad"):
-        found, differences = versus(variants[name], variants["damped"]), []
-        for data, (difference, p) in found.tests.items():
+        found, differences = Versus(**versus(variants[name], variants["damped"])), []
+        for data, test in found.tests.items():
             a, b = (variants[of].scores[data].nll.numpy() for of in (name, "damped"))
-            assert difference == pytest.approx(float((a - b).mean()))
-            assert p == pytest.approx(ttest_rel(a, b).pvalue, abs=1e-12)
-            differences.append(difference)
-            assert (data in found.better) == (p < 0.05 and difference < 0)
-            assert (data in found.worse) == (p < 0.05 and difference > 0)
+            assert test["difference"] == pytest.approx(float((a - b).mean()))
+            assert test["p"] == pytest.approx(ttest_rel(a, b).pvalue, abs=1e-12)
+            differences.append(test["difference"])
+            assert (data in found.better) == (test["p"] < 0.05 and test["difference"] < 0)
+            assert (data in found.worse) == (test["p"] < 0.05 and test["difference"] > 0)
         assert found.nlpd == pytest.approx(np.mean(differences))
         assert found.median == pytest.approx(np.median(differences))
-    assert found.worse == ("near", "middle", "far")
+    assert found.worse == ["near", "middle", "far"]
     assert (found.hurts, found.helps) == (True, False)
-    back = versus(variants["damped"], variants["bad"])
+    back = Versus(**versus(variants["damped"], variants["bad"]))
     assert (back.hurts, back.helps, back.better) == (False, True, found.worse)
     assert back.ece == pytest.approx(-found.ece)
 
 
 def test_one_odd_set_does_not_decide(variants: dict[str, Variant]) -> None:
-    found = versus(variants["exact"], variants["damped"])
+    found = Versus(**versus(variants["exact"], variants["damped"]))
     odd = replace(found, better=("a", "b"), worse=("c",), median=-0.01, nlpd=+1.0)
     assert odd.helps
     assert not odd.hurts
@@ -181,7 +184,8 @@ def test_one_odd_set_does_not_decide(variants: dict[str, Variant]) -> None:
 
 
 def test_the_table(lab: Lab, variants: dict[str, Variant]) -> None:
-    grid = table("one", variants)
+    grid = compared(variants).finding("a", [], []).exhibits[0]
+    assert isinstance(grid, Table)
     assert list(grid.columns) == ["", "near", "middle", "far", "mean"]
     assert [row[0] for row in grid.rows] == [f"{m} {name}" for m in ("ACC", "NLPD", "ECE") for name in variants]
     cells = {row[0]: row[1:] for row in grid.rows}
@@ -204,16 +208,17 @@ def test_the_table(lab: Lab, variants: dict[str, Variant]) -> None:
 
 
 def test_the_summary_and_the_curves(variants: dict[str, Variant]) -> None:
-    grid = summary({"one": variants})
-    assert all(len(row) == len(grid.columns) == sum(count for _, count in grid.groups) for row in grid.rows)
+    _, grid, lines = compared(variants).finding("a", [], []).exhibits
+    assert isinstance(grid, Table)
     named = {row[0]: dict(zip(grid.columns[1:], row[1:], strict=True)) for row in grid.rows}
     bad = versus(variants["bad"], variants["damped"])
     assert named["one, bad"]["sets worse"] == "3"
-    assert named["one, bad"]["mean NLPD"] == f"{bad.nlpd:+.3f}"
+    assert named["one, bad"]["mean NLPD"] == f"{bad['nlpd']:+.3f}"
     assert named["one, bad"]["validation NLPD"] == ""
     assert named["one, damped"]["mean NLPD"] == ""
     assert named["one, exact"]["tau"] == f"{variants['exact'].vlm.tau:.3g}"
-    panel = tuning_panel("one", variants)
+    assert isinstance(lines, Lines)
+    (panel,) = lines.panels
     assert [series.name for series in panel.series] == ["damped", "exact"]
     assert panel.mark == variants["damped"].vlm.tau
     for series in panel.series:
@@ -222,29 +227,27 @@ def test_the_summary_and_the_curves(variants: dict[str, Variant]) -> None:
 
 
 def test_numbers(variants: dict[str, Variant]) -> None:
-    found: dict[str, Any] = numbers(variants)
+    found: dict[str, Any] = numbers_of(variants)
     assert found["damped"]["against the first"] is None
     assert found["bad"]["against the first"]["worse"] == ["near", "middle", "far"]
     assert found["exact"]["lam"] == variants["exact"].vlm.lam
     assert found["exact"]["sets"]["far"]["nlpd"] == variants["exact"].scores["far"].nlpd.value
+    assert "NLPD" not in found["bad"]["sets"]["far"][BEST]
 
 
 def test_some_images_are_the_same_for_all(lab: Lab) -> None:
-    vlm, measure = lab.vlm("one"), some(lab, "one", 30)
+    vlm, measure = lab.vlm("one"), on_some(lab, "one", 30)
     a, b = measure(vlm, "near"), measure(vlm.replace(link="centred"), "near")
     assert len(a.nll) == 30
     assert torch.equal(a.outcomes.labels, b.outcomes.labels)
     whole = {round(value, 9) for value in lab.bayes("one", vlm, "near").nll.tolist()}
     assert {round(value, 9) for value in a.nll.tolist()} <= whole
-    assert len(some(lab, "one", 1000)(vlm, "near").nll) == 80
+    assert len(on_some(lab, "one", 1000)(vlm, "near").nll) == 80
 
 
 def test_remarks_on_taus(variants: dict[str, Variant]) -> None:
-    variant = variants["damped"]
-    grid = TauGrid((TauPoint(1.0, 2.0, {}), TauPoint(1e6, 1.0, {})))
-    far = replace(variant, grid=grid, vlm=variant.vlm.replace(tau=1e6))
-    compared = {"one": {"damped": variant, "far": far, "fixed": replace(far, grid=None)}}
-    (edge,) = edges(compared)
+    far = {"tau": 1e6, "tried": [[1.0, 2.0], [1e6, 1.0]]}
+    found = compared({"damped": variants["damped"]}, far=far, fixed={**far, "tried": None})
+    edge, beyond = found.finding("a", [], []).remarks
     assert edge.startswith("one, far: the best tau, 1e+06, is an end of those tried")
-    (beyond,) = beyond_usual(compared, DEFAULT_TAUS)
     assert beyond.startswith("one, far: the best tau, 1e+06, lies outside 0.01 to 10000")

@@ -65,10 +65,18 @@ class TinyLab:
     def validation(self, model: str) -> EncodedSet:
         return self.images(model, "validation")
 
-    def tuned(self, model: str, vlm: BayesVLM, taus: tuple[float, ...] = DEFAULT_TAUS, refine: bool = True) -> TauGrid:
-        found = self.validation(model)
+    @property
+    def validation_set(self) -> str:
+        return "validation"
+
+    def tuned(
+        self, model: str, vlm: BayesVLM, taus: tuple[float, ...] = DEFAULT_TAUS, refine: bool = True
+    ) -> tuple[BayesVLM, TauGrid]:
+        found, own = self.validation(model), vlm.copy()
         classes = self.classes(model, "validation")
-        return vlm.tune(found.features, found.labels, classes, taus=taus, refine=refine, progress=False).tuning
+        grid = own.tune(found.features, found.labels, classes, taus=taus, refine=refine, progress=False).tuning
+        assert grid is not None
+        return own, grid
 
     def bayes(self, model: str, vlm: BayesVLM, data: str) -> Scores:
         found = self.images(model, data)

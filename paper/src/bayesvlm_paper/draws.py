@@ -16,6 +16,8 @@ from bayesvlm.core.features import Features
 from bayesvlm.core.predict import monte_carlo, sample_cosines
 from bayesvlm.vlm import BayesVLM
 
+DRAWS = 1000
+"""Of the projections, that variants of a posterior are held against."""
 BATCHES = 10
 """Parts of the draws, from whose differences the error of a figure is taken."""
 

@@ -1,20 +1,29 @@
-"""An item: one table or figure of the paper, or a question beyond it, with what it is run on and how."""
+"""An item: one table or figure of the paper, or a question beyond it, with what it is run on and how.
+
+An item measures numbers, and tells a finding from them. Only the numbers are kept, in NAME.json, with the inputs they
+depend on: as long as these and the item's version are the same, the finding is told from the file and no model is
+loaded. Words, tables and drawings are made anew every time.
+"""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from bayesvlm.artifacts.files import write_together
-from bayesvlm_paper.findings import Finding
-from bayesvlm_paper.lab import Lab, code_hash
-from bayesvlm_paper.plans import Plan
+from bayesvlm.core.errors import BayesVLMError
+from bayesvlm_paper.finding import Finding, Numbers, Tell
+from bayesvlm_paper.lab import Lab
+from bayesvlm_paper.plans import PLAN, Plan
 
-SCHEMA = 1
+SCHEMA = 2
+Measure = Callable[[Lab], Numbers]
+Code = dict[str, tuple[Measure, Tell]]
+"""Items by name: how each measures and tells."""
 Part = Literal["zero-shot", "robustness", "cost", "active learning", "the posterior", "beyond the paper"]
 
 
@@ -29,9 +38,16 @@ class Item:
         part: the chapter of the page it belongs to.
         world: what it is run on by default.
         paper: what the paper ran it on.
-        measure: does it.
+        measure: takes the numbers, and is all that needs a model.
+        tell: makes the finding from the numbers, as json holds them, and the plan among them.
+        version: raised when `measure` comes to give other numbers from the same inputs: then kept ones are not used.
+        tunes: whether it looks for tau or a temperature on the validation set itself; else that set is only for a
+            posterior that has to be fitted first.
+        needs_posterior: whether a model without a posterior is fitted for it.
         reads_pairs: whether it needs the pairs themselves, not the posterior alone.
-        distortions: how many times the pairs' images are encoded beside, each time distorted.
+        distorts_pairs: whether the images of the pairs are encoded again with every distortion.
+        pictures: of its first set it encodes so many pictures alone, at every level of corruption, and keeps no
+            features of them; None where it encodes its sets whole.
     """
 
     name: str
@@ -40,9 +56,20 @@ class Item:
     part: Part
     world: Plan
     paper: Plan
-    measure: Callable[[Lab], Finding]
+    measure: Measure
+    tell: Tell
+    version: int = 1
+    tunes: bool = True
+    needs_posterior: bool = True
     reads_pairs: bool = False
-    distortions: int = 0
+    distorts_pairs: bool = False
+    pictures: int | None = None
+
+    @classmethod
+    def of(cls, name: str, facts: Mapping[str, Any], measure: Measure, tell: Tell) -> Item:
+        """From the catalogue's facts and its code."""
+        plans = {which: Plan.from_json(facts[which]) for which in ("world", "paper")}
+        return cls(**{**facts, **plans, "name": name, "measure": measure, "tell": tell})
 
     @property
     def command(self) -> str:
@@ -51,17 +78,18 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Done:
-    """An item that was run: its finding, or why there is none."""
+class Reproduced:
+    """An item that was run, or read: its numbers and what they tell, or why there are none."""
 
     item: Item
     command: str
+    numbers: Mapping[str, Any]
     finding: Finding | None
     seconds: float
     error: str = ""
 
 
-def reproduce(item: Item, lab: Lab, command: str = "", again: bool = False) -> Done:
+def reproduce(item: Item, lab: Lab, command: str = "", again: bool = False) -> Reproduced:
     """Run an item, or read what it came to from the same inputs before; NAME.json is written whole.
 
     Args:
@@ -69,55 +97,38 @@ def reproduce(item: Item, lab: Lab, command: str = "", again: bool = False) -> D
         again: run it even so.
     """
     command = command or item.command
-    inputs = _inputs(lab)
-    path = lab.out / f"{item.name}.json"
-    kept = None if again else _read(path, inputs)
-    if kept is not None:
-        return Done(item, command, Finding.from_json(kept["finding"]), kept["seconds"])
-    started = time.perf_counter()
-    finding = item.measure(lab)
-    seconds = time.perf_counter() - started
-    content = {
-        "schema": SCHEMA,
-        "item": item.name,
-        "question": item.question,
-        "command": command,
-        "inputs": inputs,
-        "seconds": seconds,
-        "finding": finding.to_json(),
-    }
-    text = json.dumps(content, indent=1, allow_nan=False) + "\n"
-    write_together(path.parent, {path.name: text.encode()})
-    return Done(item, command, Finding.from_json(json.loads(text)["finding"]), seconds)
+    record = None if again else kept_record(item, lab.out)
+    if record is None or not _is_of(record, item, lab):
+        started = time.perf_counter()
+        numbers = item.measure(lab)
+        if PLAN in numbers:
+            raise BayesVLMError(f"A model or set is called {PLAN!r}, which means something else here; rename it.")
+        record = {
+            "schema": SCHEMA,
+            "item": item.name,
+            "version": item.version,
+            "command": command,
+            "inputs": lab.inputs(),
+            "seconds": time.perf_counter() - started,
+            "numbers": {**numbers, PLAN: asdict(lab.plan)},
+        }
+        text = json.dumps(record, indent=1, allow_nan=False) + "\n"
+        write_together(lab.out, {f"{item.name}.json": text.encode()})
+        record = json.loads(text)
+    return Reproduced(item, command, record["numbers"], item.tell(record["numbers"]), record["seconds"])
 
 
-def earlier_command(item: Item, out: Path) -> str | None:
-    """The command that an item was last run into this folder with; None where it was not."""
+def kept_record(item: Item, out: Path) -> dict[str, Any] | None:
+    """What NAME.json holds, of whatever inputs; None where there is none, or one that cannot be read."""
     try:
-        return str(json.loads((out / f"{item.name}.json").read_text(encoding="utf-8"))["command"])
+        record = json.loads((out / f"{item.name}.json").read_text(encoding="utf-8"))
+        return {**record, "command": str(record["command"]), "seconds": float(record["seconds"])}
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def last_seconds(item: Item, out: Path) -> float | None:
-    """How long an item took when it was last run into this folder; None where it was not."""
-    try:
-        return float(json.loads((out / f"{item.name}.json").read_text(encoding="utf-8"))["seconds"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _inputs(lab: Lab) -> dict[str, Any]:
-    """What the finding depends on, the code that makes it among it."""
-    return json.loads(json.dumps({**lab.inputs(), "code": code_hash()}))  # type: ignore[no-any-return]
-
-
-def _read(path: Path, inputs: dict[str, Any]) -> dict[str, Any] | None:
-    try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        if kept["schema"] == SCHEMA and kept["inputs"] == inputs:
-            Finding.from_json(kept["finding"])
-            return kept  # type: ignore[no-any-return]
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
-    return None
+def _is_of(record: Mapping[str, Any], item: Item, lab: Lab) -> bool:
+    """Whether a record has the numbers that this item would measure in this lab."""
+    known = (record.get("schema"), record.get("item"), record.get("version"))
+    whole = known == (SCHEMA, item.name, item.version) and isinstance(record.get("numbers"), dict)
+    return whole and record.get("inputs") == json.loads(json.dumps(lab.inputs()))

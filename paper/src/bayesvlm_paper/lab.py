@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from functools import cache
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
-import transformers
 from torch import Tensor
 
-import bayesvlm
-from bayesvlm import __version__
+from bayesvlm.artifacts import SavedPosterior
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.features import Features
 from bayesvlm.core.tuning import DEFAULT_TAUS, TauGrid
@@ -34,17 +30,17 @@ from bayesvlm.experiments.earlier import Earlier
 from bayesvlm.experiments.feature_store import EncodedSet, FeatureStore
 from bayesvlm.experiments.methods import METHODS, PREDICTED, SINGLE
 from bayesvlm.experiments.scoring import Scores
-from bayesvlm.experiments.zero_shot import Result, ZeroShot, model_inputs, place
+from bayesvlm.experiments.zero_shot import Result, ZeroShot, place
 from bayesvlm.images.files import describe_skipped
 from bayesvlm.models import resolve_device
 from bayesvlm.vlm import BayesVLM
-from bayesvlm_paper.plans import Plan
+from bayesvlm_paper.inputs import digest_of, model_identity, versions
+from bayesvlm_paper.plans import PAIRS, Plan
 from bayesvlm_paper.timing import machine
 from bayesvlm_world.domains import STYLES, world_task
 
-PAIRS = 10 * 32768
-"""The most pairs that are taken of a source: the paper's ten contrast batches."""
-WORLD_NEGATIVES = 32768
+FITTING = 1
+"""Version of how posteriors are fitted and tuned here: raised when the same inputs come to give others."""
 
 Kept = TypeVar("Kept")
 
@@ -74,7 +70,7 @@ class Lab:
     seeds: int = 2
     say: Callable[[str], None] = lambda text: None
     earlier: Earlier = field(default_factory=Earlier)
-    _kept: dict[Any, Any] = field(default_factory=dict)
+    _made: dict[Any, Any] = field(default_factory=dict)
 
     def on(self, plan: Plan) -> Lab:
         """The same lab with another plan; what is loaded is shared."""
@@ -86,40 +82,58 @@ class Lab:
     def models(self) -> tuple[str, ...]:
         return self.plan.models
 
-    def vlm(self, name: str) -> BayesVLM:
-        """A model with a posterior, or with variances of its own.
+    def loaded(self, name: str) -> BayesVLM:
+        """A model as it comes, with a posterior or without."""
+        return self._once(("loaded", name), lambda: BayesVLM.from_pretrained(name, device=self.device))
 
-        One that has neither is fitted on the plan's first pairs and tuned on its validation set; the posterior is kept.
-        """
-        return self._once(("vlm", name), lambda: self._ready(name))
+    def vlm(self, name: str) -> BayesVLM:
+        """A model with a posterior, or with variances of its own; one with neither is fitted on the plan's pairs."""
+        vlm = self.loaded(name)
+        return vlm if vlm.fitted else self.fitted(name)
 
     def encoder(self, name: str) -> FeatureStore:
         """A model's encoder, its features kept in the cache."""
-        return self._once(("encoder", name), lambda: FeatureStore(self._loaded(name), self.cache))
+        return self._once(("encoder", name), lambda: FeatureStore(self.loaded(name), self.cache))
 
-    def fitted(
-        self, name: str, images: Features, texts: Features, *, negatives: int = WORLD_NEGATIVES, tune: bool = True
-    ) -> BayesVLM:
-        """The model with a posterior from these pairs, tuned on the validation set."""
-        vlm = self._loaded(name).without_posterior()
-        vlm.fit([(images, texts)], negatives, progress=False)
-        if tune:
-            self.tuned(name, vlm)
-        return vlm
+    def fitted(self, name: str, source: str | None = None, distortion: Distortion | None = None) -> BayesVLM:
+        """The model with a posterior from pairs, tuned on the validation set; kept for all items.
 
-    def tuned(self, name: str, vlm: BayesVLM, taus: tuple[float, ...] = DEFAULT_TAUS, refine: bool = True) -> TauGrid:
-        """Find tau on the validation set and set it; every tau tried."""
-        found = self.validation(name)
-        classes = self.classes(name, self._validation)
-        grid = vlm.tune(found.features, found.labels, classes, taus=taus, refine=refine).tuning
+        Args:
+            source: of the pairs; None takes the plan's first.
+            distortion: what is done to every image of the pairs.
+        """
+        source = source or self.source()
+        done = "" if distortion is None else f", {distortion.kind}-{distortion.level:g}"
+        key = ("fitted", name, source, done, self.validation_set)
+        return self._once(key, lambda: self._fitted(name, source, distortion, done))
+
+    def fitted_on(self, name: str, images: Features, texts: Features, made_from: dict[str, Any]) -> BayesVLM:
+        """The model with a posterior from these pairs, tuned on the validation set; not kept."""
+        vlm = self.loaded(name).without_posterior()
+        vlm.fit([(images, texts)], progress=False, provenance=made_from)
+        return self.tuned(name, vlm)[0]
+
+    def tuned(
+        self, name: str, vlm: BayesVLM, taus: tuple[float, ...] = DEFAULT_TAUS, refine: bool = True
+    ) -> tuple[BayesVLM, TauGrid]:
+        """A copy with the tau that is best on the validation set, and every tau tried."""
+        found, classes, own = self.validation(name), self.classes(name, self.validation_set), vlm.copy()
+        grid = own.tune(found.features, found.labels, classes, taus=taus, refine=refine).tuning
         assert grid is not None
-        return grid
+        return own, grid
 
     # Data ------------------------------------------------------------------------------------------------------------
 
     @property
     def sets(self) -> tuple[str, ...]:
         return self.plan.sets
+
+    @property
+    def validation_set(self) -> str:
+        """The name of the labelled set to tune on."""
+        if self.plan.validation is None:
+            raise BayesVLMError("This needs a labelled set to tune on; name one with --validation.")
+        return self.plan.validation
 
     def set(self, name: str) -> LabelledSet:
         """A labelled set."""
@@ -138,7 +152,7 @@ class Lab:
 
     def validation(self, model: str) -> EncodedSet:
         """Features and labels of the validation set."""
-        return self.images(model, self._validation)
+        return self.images(model, self.validation_set)
 
     def source(self, number: int = 0) -> str:
         """The name of the plan's pairs."""
@@ -151,8 +165,7 @@ class Lab:
         self, model: str, source: str | None = None, distortion: Distortion | None = None
     ) -> tuple[Features, Features]:
         """Features of image-text pairs, at most `PAIRS`; None takes the plan's first source."""
-        data = self._pair_set(source or self.source())
-        return self.encoder(model).pairs(data, PAIRS, distortion)
+        return self.encoder(model).pairs(self._pair_set(source or self.source()), PAIRS, distortion)
 
     def task(self, model: str, target: str) -> Task:
         """Active learning for a target domain."""
@@ -176,16 +189,15 @@ class Lab:
     def zero_shot(self, model: str, data: str) -> Result:
         """Every method on a set; kept, and read again where nothing it depends on has changed."""
         methods = self.methods(model)
-        run = self._once((f"zero-shot by {methods}", model), lambda: self._zero_shot(model, methods))
+        run = self._once(("zero-shot", model, methods), lambda: self._zero_shot(model, methods))
         labelled = self.set(data)
         folder = self.kept / ("zero-shot-votes" if run.views else "zero-shot")
         path = place(folder, model, labelled.name)
-        try:
-            kept = Result.load(path) if path.is_file() and path not in self.earlier else None
-        except BayesVLMError:
-            kept = None
-        if kept is not None and kept.inputs == json.loads(json.dumps(run.inputs(labelled))):
-            return kept
+        with suppress(BayesVLMError):  # damaged: measured again
+            if path.is_file() and path not in self.earlier:
+                kept = Result.load(path)
+                if kept.inputs == json.loads(json.dumps(run.inputs(labelled))):
+                    return kept
         result = run.run(labelled)
         result.save(folder)
         return result
@@ -202,88 +214,80 @@ class Lab:
     # What it depends on ----------------------------------------------------------------------------------------------
 
     def inputs(self) -> dict[str, Any]:
-        """What findings depend on: weights, posteriors, data, settings, versions.
+        """What numbers that are measured here depend on, as `bayesvlm_paper.inputs` declares; loads no model.
 
         Data that cannot be opened count as absent: not every item uses all of its plan, and the one that does will say
         what is missing.
         """
         plan, device = self.plan, resolve_device(self.device)
-        labelled = [*plan.sets, *filter(None, [plan.validation]), *self._domain_sets()]
+        labelled = [*plan.sets, *filter(None, [plan.validation]), *self.domain_sets]
         return {
-            "models": {name: model_inputs(self._loaded(name), name, self.encoder(name)) for name in plan.models},
-            "data": {name: self._identity("set", name) for name in labelled},
-            "pairs": {name: self._identity("pairs", name) for name in plan.pairs},
+            "models": {name: model_identity(name) for name in plan.models},
+            "data": {name: self._data_identity(name) for name in labelled},
+            "pairs": {name: self._pairs_identity(name) for name in plan.pairs},
+            "domains": plan.domains,
             "targets": list(plan.targets),
             "views": self.views if plan.views else None,
             "seeds": self.seeds if plan.domains else None,
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
             "machine": None if plan.models else machine(device),
-            "versions": {"bayesvlm": __version__, "torch": torch.__version__, "transformers": transformers.__version__},
+            "versions": versions(),
         }
 
-    def _domain_sets(self) -> tuple[str, ...]:
+    @property
+    def kept(self) -> Path:
+        """Where results on the way to an item's numbers are kept, each with the inputs it was made from."""
+        return self.out / "kept"
+
+    @property
+    def domain_sets(self) -> tuple[str, ...]:
+        """The sets of the domains that are chosen from, their names."""
         if self.plan.domains is None:
             return ()
         return (
             (*STYLES, "train") if self.plan.domains == "world" else tuple(find_domains(self.plan.domains).sets.values())
         )
 
-    def _identity(self, kind: Literal["set", "pairs"], name: str) -> Any:
-        """Hashed once; "absent" for what cannot be opened."""
+    def _data_identity(self, name: str) -> list[str] | None:
+        with suppress(BayesVLMError):
+            data = self.set(name)
+            return self._once(("identity", name), lambda: [data.fingerprint(), *data.templates])
+        return None
 
-        def hashed() -> Any:
-            try:
-                if kind == "pairs":
-                    return self._pair_set(name).fingerprint()
-                return [self.set(name).fingerprint(), *self.set(name).templates]
-            except BayesVLMError:
-                return "absent"
-
-        return self._once((f"identity of {kind}", name), hashed)
-
-    @property
-    def kept(self) -> Path:
-        """Where results on the way to a finding are kept: other code has another folder, so none is ever stale."""
-        return self.out / "kept" / code_hash()[:12]
+    def _pairs_identity(self, name: str) -> str | None:
+        with suppress(BayesVLMError):
+            return self._once(("identity of pairs", name), lambda: self._pair_set(name).fingerprint())
+        return None
 
     # Inside ----------------------------------------------------------------------------------------------------------
 
-    def _once(self, key: tuple[str, str], make: Callable[[], Kept]) -> Kept:
-        if key not in self._kept:
-            self._kept[key] = make()
-        return self._kept[key]  # type: ignore[no-any-return]
+    def _once(self, key: tuple[Any, ...], make: Callable[[], Kept]) -> Kept:
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]  # type: ignore[no-any-return]
 
-    def _loaded(self, name: str) -> BayesVLM:
-        return self._once(("loaded", name), lambda: BayesVLM.from_pretrained(name, device=self.device))
-
-    def _ready(self, name: str) -> BayesVLM:
-        vlm = self._loaded(name)
-        if vlm.fitted:
-            return vlm
-        folder = place(self.kept / "posteriors", name, "posterior").with_suffix("")
-        made_from = {
-            "source": self.source(),
-            "pairs_fingerprint": self.encoder(name).fingerprint(self._pair_set(self.source())),
-            "tuned_on": self._validation,
-            "tuned_on_fingerprint": self.encoder(name).fingerprint(self.set(self._validation)),
+    def _fitted(self, name: str, source: str, distortion: Distortion | None, done: str) -> BayesVLM:
+        """Read where it was made from the same inputs, else made."""
+        inputs = {
+            "version": FITTING,
+            "model": model_identity(name).get("model", name),
+            "pairs": self._pairs_identity(source),
+            "distortion": None if distortion is None else asdict(distortion),
+            "validation": self._data_identity(self.validation_set),
+            "device": resolve_device(self.device).type,
+            "versions": versions(),
         }
-        with suppress(BayesVLMError):  # damaged, or of other weights: fitted again
-            if folder.is_dir() and folder / "config.json" not in self.earlier:
-                kept = BayesVLM.from_pretrained(folder, model=name, device=self.device)
-                if made_from.items() <= kept.provenance.items():
-                    return kept
-        self.say(f"fit       {name} on {self.source()}, then tau on {self._validation}")
-        fitted = vlm.without_posterior()  # a copy: what a finding depends on is the model as it came
-        fitted.fit([self.pairs(name)], provenance=made_from)
-        self.tuned(name, fitted)
-        fitted.save_pretrained(folder)
-        return fitted
-
-    @property
-    def _validation(self) -> str:
-        if self.plan.validation is None:
-            raise BayesVLMError("This needs a labelled set to tune on; name one with --validation.")
-        return self.plan.validation
+        made_from = {"source": source + done, "tuned_on": self.validation_set, "inputs": digest_of(inputs)}
+        folder = place(self.kept / "posteriors", name, source + done).with_suffix("")
+        with suppress(BayesVLMError):  # there is none, it is damaged, or of other weights
+            if folder / "config.json" not in self.earlier:
+                kept = SavedPosterior.load(folder)
+                if kept.config.provenance.get("inputs") == made_from["inputs"]:
+                    return self.loaded(name).without_posterior().with_posterior(kept)
+        self.say(f"fit       {name} on {source}{done}, then tau on {self.validation_set}")
+        vlm = self.fitted_on(name, *self.pairs(name, source, distortion), made_from)
+        vlm.save_pretrained(folder)
+        return vlm
 
     def _pair_set(self, source: str) -> PairSet:
         return self._once(("pairs", source), lambda: resolve(source, "pairs", self.root).open())
@@ -293,24 +297,10 @@ class Lab:
             self.vlm(model),
             model,
             methods=methods,
-            validation=self.set(self._validation) if "temperature" in methods else None,
+            validation=self.set(self.validation_set) if "temperature" in methods else None,
             views=Views(self.views) if self.views else None,
             encoder=self.encoder(model),
         )
-
-
-@cache
-def code_hash() -> str:
-    """Of everything here that decides a number: features know what they were made with themselves."""
-    package = Path(bayesvlm.__file__).parent
-    files = [package / name for name in ("vlm.py", "fitting.py")]
-    files += [package / "data" / name for name in ("distortion.py", "views.py", "labelled/known.py")]
-    for room in ("active", "core", "evaluation", "experiments"):
-        files += sorted(path for path in (package / room).rglob("*") if path.suffix in (".py", ".json"))
-    digest = hashlib.sha256()
-    for file in files:
-        digest.update(file.read_bytes())
-    return digest.hexdigest()
 
 
 def shuffled(count: int, seed: int) -> Tensor:  # [count]

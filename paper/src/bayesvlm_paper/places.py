@@ -19,9 +19,12 @@ from bayesvlm.embedded import embedded_model, embedded_posterior
 from bayesvlm.models.openclip_loading import FOLDER, HUB, PREFIX, is_open_clip
 from bayesvlm.models.published import PICKLE, is_published
 from bayesvlm_paper.architectures import ARCHITECTURES, parameters
-from bayesvlm_paper.lab import PAIRS
+from bayesvlm_paper.plans import PAIRS
 
 _BYTES_A_PAIR = 25_000  # of img2dataset's shards at 256 pixels
+
+
+What = Literal["model", "posterior", "images", "pairs"]
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class Load:
         note: what could not be found out.
     """
 
-    what: Literal["model", "posterior", "images", "pairs"]
+    what: What
     name: str
     where: str
     count: int | None
@@ -64,20 +67,40 @@ def offline() -> Iterator[None]:
 # Models ---------------------------------------------------------------------------------------------------------------
 
 
-def find_model(name: str) -> list[Load]:
-    """A model, with the posterior that comes with it; or a saved posterior, with the model it is for."""
-    shape = shape_of(name)
-    count = parameters(shape)["all"] if shape else None
+def model_folders(name: str) -> dict[What, Path]:
+    """Where a name's "model" and "posterior" lie on this machine, as far as they do."""
     folder = embedded_model(name) or _local(name) or _snapshot(name)
     if folder is None:
-        return [Load("model", name, _source(name), count, 4 * count if count else None, False)]
+        return {}
     if is_posterior(folder):
         base = _base(folder)
-        return [Load("posterior", name, str(folder), None, bytes_in(folder), True), *(find_model(base) if base else [])]
-    where = "in the package" if embedded_model(name) else str(folder)
-    loads = [Load("model", name, where, count, bytes_in(folder), True)]
+        return {"posterior": folder, **(model_folders(base) if base else {})}
     posterior = embedded_posterior(name)
-    return loads + ([Load("posterior", name, where, None, bytes_in(posterior), True)] if posterior else [])
+    return {"model": folder, **({"posterior": posterior} if posterior else {})}
+
+
+def find_model(name: str) -> list[Load]:
+    """A model, with the posterior that comes with it; or a saved posterior, with the model it is for."""
+    folders, shape = model_folders(name), shape_of(name)
+    count = parameters(shape)["all"] if shape else None
+    if not folders:
+        return [Load("model", name, _source(name), count, 4 * count if count else None, False)]
+    embedded = embedded_model(name) is not None
+    if not embedded and (folder := folders.get("posterior")) is not None:
+        base = _base(folder)
+        own = Load("posterior", name, str(folder), None, bytes_in(folder), True)
+        return [own, *(find_model(base) if base else [])]
+    return [
+        Load(
+            kind,
+            name,
+            "in the package" if embedded else str(folder),
+            count if kind == "model" else None,
+            bytes_in(folder),
+            True,
+        )
+        for kind, folder in folders.items()
+    ]
 
 
 def shape_of(model: str) -> str | None:

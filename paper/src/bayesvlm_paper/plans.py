@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from bayesvlm.artifacts.saved import is_posterior
 from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.experiments import demo
 from bayesvlm.experiments.domains import find_domains
 from bayesvlm_paper.architectures import ARCHITECTURES, Architecture
+
+PLAN = "plan"
+"""What an item was run on, among its numbers."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,22 @@ class Plan:
     domains: str | None = None
     targets: tuple[str, ...] = ()
 
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any]) -> Plan:
+        """From what json has of it; what is not there is as usual."""
+        values: dict[str, Any] = {n: tuple(each) if isinstance(each, list) else each for n, each in kept.items()}
+        return cls(**values)
+
+    @classmethod
+    def of(cls, numbers: Mapping[str, Any]) -> Plan:
+        """What the numbers of an item were measured on."""
+        return cls.from_json(numbers[PLAN])
+
+    @property
+    def model(self) -> str:
+        """The first of its models: most items are about one."""
+        return self.models[0]
+
     def with_given(
         self,
         models: Sequence[str] = (),
@@ -60,9 +79,6 @@ class Plan:
         )
 
 
-TESTS = tuple(demo.TESTS)
-"""The world's seven test sets, as many as the paper has."""
-
 CLIP_BASE, CLIP_LARGE, CLIP_HUGE, SIGLIP_BASE = (shape.model for shape in ARCHITECTURES.values())
 PROLIP = "SanghyukChun/ProLIP-ViT-B-16-DC-1B-12_8B"
 PCMEPP = "SanghyukChun/PCMEPP-ViT-B-16-CC3M-12M-RedCaps"
@@ -82,7 +98,8 @@ PAPER_SETS = {
 
 LAION, CC12M = "laion400m", "cc12m"
 """Folders of shards, below the folder of the known sets."""
-ZERO_SHOT_SETS = tuple(PAPER_SETS.values())[:7]
+PAIRS = 10 * 32768
+"""The most pairs that are taken of a source: the paper's ten contrast batches."""
 
 
 def column_of(data: str) -> str | None:
@@ -109,13 +126,3 @@ def _model_of(folder: Path) -> str | None:
         return None
     model: str | None = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model")
     return model
-
-
-def world_plan(*models: str, views: bool = False, sets: tuple[str, ...] = TESTS) -> Plan:
-    """Embedded models on the world, their posteriors fitted on its training split."""
-    return Plan(models, sets, "validation", ("train",), views)
-
-
-def paper_plan(*models: str, views: bool = False, sets: tuple[str, ...] = ZERO_SHOT_SETS) -> Plan:
-    """The paper's models on its sets: tau and the temperature from 100 classes of ImageNet, factors from LAION-400M."""
-    return Plan(models, sets, "imagenet-100", (LAION,), views)

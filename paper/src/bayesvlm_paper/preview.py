@@ -15,41 +15,17 @@ from bayesvlm.data.labelled.samples import LabelledSet
 from bayesvlm.data.sources import bytes_in
 from bayesvlm.data.views import Views
 from bayesvlm.experiments import corruption
-from bayesvlm.experiments.domains import find_domains
 from bayesvlm.experiments.feature_store import FeatureStore
 from bayesvlm.models import resolve_device
-from bayesvlm_paper.item import Item
-from bayesvlm_paper.lab import PAIRS, Lab
-from bayesvlm_paper.places import (
-    Load,
-    find_model,
-    find_pairs,
-    find_set,
-    offline,
-    shape_of,
-)
-from bayesvlm_paper.plans import PCMEPP, PROLIP
+from bayesvlm_paper.item import Item, kept_record
+from bayesvlm_paper.lab import Lab
+from bayesvlm_paper.places import Load, find_model, find_pairs, find_set, offline, shape_of
+from bayesvlm_paper.plans import PAIRS, PCMEPP, PROLIP
 from bayesvlm_paper.speed import REFERENCE, Speed, estimated, measured
-from bayesvlm_world.domains import STYLES
 
 LARGE = 2 * 10**9
 """Bytes of a set from which on nobody hashes it only to look into the cache."""
-UNTUNED = {
-    "pseudo_count_results",
-    "results_activelearning",
-    "results_activelearning_clip_huge",
-    "results_activelearning_siglip_base",
-    "active_learning",
-    "results_knn_method_ablation",
-    "cosine_similarity",
-    "perturbation_plot",
-    "independence_ratio",
-}
-"""Items that tune nothing themselves: the validation set is for a posterior that has to be fitted first."""
-UNCACHED = "perturbation_plot"
-"""Encodes some pictures of its set at every level of corruption, never all of it, and keeps none."""
-_PICTURES = 100
-_NOTHING = "nothing to encode"
+NOTHING = "nothing to encode"
 
 
 @dataclass(frozen=True)
@@ -82,8 +58,9 @@ class Preview:
         return {**asdict(self), "to_encode": self.to_encode}
 
 
-def preview(item: Item, lab: Lab, last: float | None = None) -> Preview:
+def preview(item: Item, lab: Lab) -> Preview:
     """Look, and fetch nothing that is not on this machine."""
+    record = kept_record(item, lab.out)
     found: dict[tuple[str, str], Load] = {}
     total: float | None = 0.0
     how: list[str] = []
@@ -103,7 +80,9 @@ def preview(item: Item, lab: Lab, last: float | None = None) -> Preview:
                 how.append(said)
                 total = None if total is None or speed is None else total + images * speed.image + texts * speed.text
     said = "; ".join(dict.fromkeys(filter(None, how)))
-    return Preview(item.name, tuple(found.values()), total, said or _NOTHING, last)
+    return Preview(
+        item.name, tuple(found.values()), total, said or NOTHING, None if record is None else record["seconds"]
+    )
 
 
 def _both(one: Load, other: Load) -> Load:
@@ -164,25 +143,17 @@ def _inputs(item: Item, lab: Lab, model: _Model) -> list[Load]:
     """What an item takes for a model; a set or pairs that it has no use for are left out."""
     plan = lab.plan
     sets = plan.sets if item.world.sets or item.paper.sets else ()
-    names = list(sets)
-    if plan.domains == "world":
-        names += [*STYLES, "train"]
-    elif plan.domains is not None:
-        names += list(find_domains(plan.domains).sets.values())
-    fits = not model.fitted and item.name != "independence_ratio"  # which looks at pairs and at no posterior
-    if plan.validation and not model.predicts and (fits or item.name not in UNTUNED):
+    names = [*(sets if item.pictures is None else ()), *lab.domain_sets]
+    fits = item.needs_posterior and not model.fitted
+    if plan.validation and not model.predicts and (fits or item.tunes):
         names.append(plan.validation)
     voting = Views(lab.views) if plan.views and lab.views and not model.predicts else None
-    if item.name == UNCACHED:
-        loads = [_some_images(name, lab) for name in sets[:1]]
-        names = [name for name in names if name not in sets]
-    else:
-        loads = []
+    loads = [] if item.pictures is None else [_pictures(name, lab, item.pictures) for name in sets[:1]]
     loads += [_images(name, lab, model.encoder, voting if name in sets else None) for name in dict.fromkeys(names)]
     used = max(len(item.world.pairs), len(item.paper.pairs)) if item.reads_pairs else int(fits)
     distortions = [Distortion(kind, level) for kind, levels in LEVELS.items() for level in levels if level]
     for name in () if model.predicts else plan.pairs[:used]:
-        loads.append(_pairs(name, lab, model.encoder, distortions if item.distortions else []))
+        loads.append(_pairs(name, lab, model.encoder, distortions if item.distorts_pairs else []))
     return loads
 
 
@@ -216,10 +187,10 @@ def _images(name: str, lab: Lab, encoder: FeatureStore | None, voting: Views | N
     return replace(load, encode=load.count * times, note=note)
 
 
-def _some_images(name: str, lab: Lab) -> Load:
+def _pictures(name: str, lab: Lab, most: int) -> Load:
+    """Some pictures of a set, at every level of corruption."""
     load, _ = _opened(find_set(name, lab.root), lab)
-    count = min(_PICTURES, load.count or _PICTURES)
-    levels = len(corruption.LEVELS)
+    count, levels = min(most, load.count or most), len(corruption.LEVELS)
     return replace(load, encode=count * (levels + 1), texts=count * (levels + 2))  # once more with one letter changed
 
 

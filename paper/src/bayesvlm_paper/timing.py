@@ -12,7 +12,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -130,6 +130,16 @@ class RunTimes:
             },
             "overhead of classify": self.classify_overhead,
         }
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any]) -> RunTimes:
+        """What `to_json` wrote."""
+
+        def read(times: Mapping[str, Any] | None) -> dict[str, Duration] | None:
+            return None if times is None else {way: Duration(**each) for way, each in times.items()}
+
+        values = {field.name: kept[field.name] for field in fields(cls)}
+        return cls(**values | {name: read(values[name]) for name in ("whole", "heads", "captured")})
 
 
 def machine(device: torch.device) -> dict[str, Any]:

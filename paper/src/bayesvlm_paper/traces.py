@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,8 +15,9 @@ from bayesvlm.core.estimation import TOWERS, Tower
 from bayesvlm.core.features import Features
 from bayesvlm.core.projection import Projection
 from bayesvlm.vlm import BayesVLM
-from bayesvlm_paper.lab import Lab
-from bayesvlm_paper.plans import CLIP_BASE, LAION, same_model
+from bayesvlm_paper.lab import Lab, shuffled
+from bayesvlm_paper.plans import CLIP_BASE, LAION, Plan, same_model
+from bayesvlm_paper.printed import published_curves
 
 PAPER_NEGATIVES = 32768
 """The size of the paper's contrast batches."""
@@ -67,14 +69,25 @@ class EmbeddedPairs:
         return float(sigmoid_curvature(source, target, self.vlm.scale, bias, normalise).trace())
 
 
-def embedded_pairs(lab: Lab, model: str, least: int) -> EmbeddedPairs:
+def embedded_pairs(lab: Lab, least: int) -> EmbeddedPairs:
     """The plan's first pairs; no posterior is fitted for it."""
-    return EmbeddedPairs.of(lab.encoder(model).vlm, *lab.pairs(model), least)
+    model = lab.models[0]
+    return EmbeddedPairs.of(lab.loaded(model), *lab.pairs(model), least)
 
 
-def as_published(lab: Lab, model: str) -> bool:
+def orders(pairs: EmbeddedPairs, trials: int) -> list[Tensor]:  # [N] each
+    """Random orders of the pairs, one per trial."""
+    return [shuffled(len(pairs), seed) for seed in range(trials)]
+
+
+def printed_curves(name: str, tower: Tower) -> list[Mapping[str, Any]]:
+    """The paper's curves of a tower."""
+    return [each for each in published_curves(name)["series"] if each["modality"] == tower]
+
+
+def as_published(plan: Plan) -> bool:
     """Whether curves of the paper belong beside ours: it names no model for them, CLIP-Base is its usual one."""
-    return same_model(model, CLIP_BASE) and lab.source() == LAION
+    return same_model(plan.model, CLIP_BASE) and plan.pairs[0] == LAION
 
 
 def power_of_two(most: int) -> int:

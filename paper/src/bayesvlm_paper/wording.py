@@ -59,12 +59,12 @@ def by_name(values: Mapping[str, float], decimals: int = 3, signs: bool = False)
     return ", ".join(f"{form(value, decimals)} ({name})" for name, value in values.items())
 
 
-def counted(count: int, noun: str) -> str:
+def counted(count: int, noun: str, plural: str | None = None) -> str:
     """
-    >>> counted(1, "seed"), counted(2, "seed")
-    ('1 seed', '2 seeds')
+    >>> counted(1, "seed"), counted(2, "seed"), counted(2, "class", "classes")
+    ('1 seed', '2 seeds', '2 classes')
     """
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    return f"{count} {noun if count == 1 else plural or noun + 's'}"
 
 
 def all_of(names: Sequence[str]) -> str:

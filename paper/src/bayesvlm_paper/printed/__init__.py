@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from bayesvlm.core.errors import BayesVLMError, check_choice
+from bayesvlm.core.errors import check_choice
 
 HERE = Path(__file__).parent
 
@@ -22,7 +22,7 @@ class Row:
     """One metric of one method.
 
     Args:
-        values, errors: one a column; None where the paper prints none.
+        values, errors: one per column; None where the paper prints none.
         model: what it was measured with, where a table has several or its caption says.
         setting: what else the row stands for, such as {"tau": 4}.
     """
@@ -55,14 +55,13 @@ class PublishedTable:
     rows: tuple[Row, ...]
     oddities: str = ""
 
-    def value(self, metric: str, method: str, column: str) -> float | None:
-        """One printed number."""
-        check_choice("column", column, self.columns)
-        found = [row for row in self.rows if (row.metric, row.method) == (metric, method)]
-        if len(found) != 1:
-            there = ", ".join(sorted({f"{row.metric} of {row.method}" for row in self.rows}))
-            raise BayesVLMError(f"{self.name} has {len(found)} rows with {metric} of {method}; it has {there}.")
-        return found[0].values[self.columns.index(column)]
+    def value(self, metric: str, column: str | None, *methods: str) -> float | None:
+        """What is printed for the first of these methods that the table has: percent, nats, ...; None for nothing."""
+        for row in self.rows:
+            if row.metric == metric and row.method in methods and column in self.columns:
+                value = row.values[self.columns.index(column)]
+                return value if value is None or self.unit[metric] != "fraction" else 100 * value
+        return None
 
 
 def published_names() -> tuple[str, ...]:

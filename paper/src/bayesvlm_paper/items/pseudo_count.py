@@ -6,20 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bayesvlm.core.tuning import DEFAULT_TAUS, TauGrid
-from bayesvlm.experiments.scoring import Scores
-from bayesvlm_paper.findings import Claim, Finding, Grid, Lines, Panel, Series
-from bayesvlm_paper.item import Item
+from bayesvlm.core.tuning import DEFAULT_TAUS, TauGrid, TauPoint
+from bayesvlm.report.blocks import Table
+from bayesvlm_paper.exhibits import Lines, Panel, Series
+from bayesvlm_paper.finding import Claim, Finding, Numbers
 from bayesvlm_paper.lab import Lab
-from bayesvlm_paper.plans import (
-    CLIP_BASE,
-    SIGLIP_BASE,
-    column_of,
-    paper_plan,
-    same_model,
-    world_plan,
-)
+from bayesvlm_paper.plans import CLIP_BASE, SIGLIP_BASE, Plan, column_of, same_model
 from bayesvlm_paper.printed import PublishedTable, published_curves, published_table
+from bayesvlm_paper.scoreboard import DECIMALS, figures, with_printed
 
 SEARCH = "gridearch_pseudo_data_count"
 TABLE = "pseudo_count_results"
@@ -35,7 +29,6 @@ LIMITS = {"NLPD": 0.1, "ACC": 1.0, "ECE": 3.0}
 """Ranges up to which a prediction counts as stable, in nats and points: what the paper calls so, rounded up."""
 ROUNDING = 0.005
 """Half of the last digit that the paper prints: its own range of NLPD lies on the limit."""
-DECIMALS = {"ACC": 1, "NLPD": 2, "ECE": 1}
 
 
 # The search ----------------------------------------------------------------------------------------------------------
@@ -47,6 +40,23 @@ def printed_curve(model: str) -> Mapping[str, Any] | None:
         if same_model(model, PRINTED_MODELS[each["model"]]):
             return each  # type: ignore[no-any-return]
     return None
+
+
+def measure_search(lab: Lab) -> Numbers:
+    """Validation NLPD against tau; the models of the lab keep their own."""
+    found = {}
+    for model in lab.models:
+        printed = printed_curve(model)
+        taus = (*DEFAULT_TAUS, *PAPER_GRID, *map(float, () if printed is None else printed["x"]))
+        _, grid = lab.tuned(model, lab.vlm(model), taus)
+        found[model] = {"best": grid.best.tau, "tau": [p.tau for p in grid], "nlpd": [p.nlpd for p in grid]}
+    return found
+
+
+def grid_of(tried: Mapping[str, Any]) -> TauGrid:
+    """The search as it was, without lam."""
+    points = zip(tried["tau"], tried["nlpd"], strict=True)
+    return TauGrid(tuple(TauPoint(tau, nlpd, {}) for tau, nlpd in points))
 
 
 def rise(grid: TauGrid, low: float = 0.0, high: float = math.inf) -> float:
@@ -75,13 +85,9 @@ def flat(grid: TauGrid) -> tuple[float, float]:
     return points[low].tau, points[high].tau
 
 
-def search(lab: Lab) -> Finding:
-    """Validation NLPD against tau; the models of the lab keep their own."""
-    grids: dict[str, TauGrid] = {}
-    for model in lab.models:
-        printed = printed_curve(model)
-        taus = (*DEFAULT_TAUS, *PAPER_GRID, *map(float, () if printed is None else printed["x"]))
-        grids[model] = lab.tuned(model, lab.vlm(model).copy(), taus)
+def tell_search(numbers: Mapping[str, Any]) -> Finding:
+    """Where the best tau is, and how clear."""
+    grids = {model: grid_of(numbers[model]) for model in Plan.of(numbers).models}
     found = [f"{grid.best.tau:.3g} for {model} (NLPD {grid.best.nlpd:.3f})" for model, grid in grids.items()]
     around = [f"{low:.2g} to {high:.2g}" for low, high in map(flat, grids.values())]
     answer = (
@@ -93,21 +99,13 @@ def search(lab: Lab) -> Finding:
         all(map(clear_inside, grids.values())),
         "; ".join(_edge(model, grid) for model, grid in grids.items()),
     )
-    return Finding(
-        answer,
-        [claim],
-        [_search_plot(grids)],
-        {
-            model: {"best": grid.best.tau, "tau": [p.tau for p in grid], "nlpd": [p.nlpd for p in grid]}
-            for model, grid in grids.items()
-        },
-        [
-            "The grid goes from 0.01 to 10,000, equally spaced in the logarithm, with a search around its best point; "
-            "the paper's, which the claim is about, goes from 1 to 200, and its ends are tried too. lam follows tau "
-            "by the evidence at every point.",
-            f"About the printed curves: {published_curves(SEARCH)['oddities']}",
-        ],
-    )
+    remarks = [
+        "The grid goes from 0.01 to 10,000, equally spaced in the logarithm, with a search around its best point; "
+        "the paper's, which the claim is about, goes from 1 to 200, and its ends are tried too. lam follows tau "
+        "by the evidence at every point.",
+        f"About the printed curves: {published_curves(SEARCH)['oddities']}",
+    ]
+    return Finding(answer, [claim], [_search_plot(grids)], remarks)
 
 
 def _edge(model: str, grid: TauGrid) -> str:
@@ -139,7 +137,7 @@ def _search_plot(grids: Mapping[str, TauGrid]) -> Lines:
     return Lines(
         panels,
         "Negative log predictive density on the validation set against the pseudo-data count; marked: what was chosen.",
-        "Validation NLPD against tau, one panel a model, each with its best tau marked.",
+        "Validation NLPD against tau, one panel per model, each with its best tau marked.",
     )
 
 
@@ -151,9 +149,14 @@ def tried_taus(model: str, tuned: float) -> tuple[float, ...]:
     return PAPER_TAUS if same_model(model, CLIP_BASE) else tuple(tuned * tau / PAPER_TAU for tau in PAPER_TAUS)
 
 
-def figures(scores: Scores) -> dict[str, float]:
-    """As the table prints them: percent, nats, percent."""
-    return {"ACC": 100 * scores.top1.value, "NLPD": scores.nlpd.value, "ECE": 100 * scores.ece}
+def measure_sensitivity(lab: Lab) -> Numbers:
+    """Top-1, NLPD and ECE at five taus on every set."""
+    model = lab.models[0]
+    vlm = lab.vlm(model)
+    taus = tried_taus(model, vlm.tau)
+    found = {data: [figures(lab.bayes(model, vlm.replace(tau=tau), data)) for tau in taus] for data in lab.sets}
+    spans = {data: ranges(by_tau) for data, by_tau in found.items()}
+    return {"taus": list(taus), "tuned": vlm.tau, "sets": found, "ranges": spans}
 
 
 def ranges(by_tau: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -161,19 +164,15 @@ def ranges(by_tau: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {metric: max(each[metric] for each in by_tau) - min(each[metric] for each in by_tau) for metric in DECIMALS}
 
 
-def sensitivity(lab: Lab) -> Finding:
-    """Top-1, NLPD and ECE at five taus on every set."""
-    model = lab.models[0]
-    vlm = lab.vlm(model)
-    taus = tried_taus(model, vlm.tau)
-    found = {data: [figures(lab.bayes(model, vlm.replace(tau=tau), data)) for tau in taus] for data in lab.sets}
-    spans = {data: ranges(by_tau) for data, by_tau in found.items()}
+def tell_sensitivity(numbers: Mapping[str, Any]) -> Finding:
+    """How far the metrics move, and whether that is stable."""
+    model, taus, found, spans = Plan.of(numbers).model, numbers["taus"], numbers["sets"], numbers["ranges"]
     widest = {metric: max(spans, key=lambda data: spans[data][metric]) for metric in DECIMALS}
     most = {metric: spans[widest[metric]][metric] for metric in DECIMALS}
     answer = (
-        f"Between tau = {taus[0]:.2g} and {taus[-1]:.2g} (the tuned one is {vlm.tau:.2g}) NLPD of {model} moves by at "
-        f"most {most['NLPD']:.2f} nats ({widest['NLPD']}), top-1 by {most['ACC']:.1f} points ({widest['ACC']}) and ECE "
-        f"by {most['ECE']:.1f} points ({widest['ECE']})."
+        f"Between tau = {taus[0]:.2g} and {taus[-1]:.2g} (the tuned one is {numbers['tuned']:.2g}) NLPD of {model} "
+        f"moves by at most {most['NLPD']:.2f} nats ({widest['NLPD']}), top-1 by {most['ACC']:.1f} points "
+        f"({widest['ACC']}) and ECE by {most['ECE']:.1f} points ({widest['ECE']})."
     )
     allowed = "NLPD {NLPD:g} nats, top-1 {ACC:g} and ECE {ECE:g} points, up to rounding".format(**LIMITS)
     claim = Claim.judged(
@@ -187,14 +186,13 @@ def sensitivity(lab: Lab) -> Finding:
     )
     published = published_table(TABLE)
     beside = published if same_model(model, CLIP_BASE) else None
-    return Finding(
-        answer,
-        [claim],
-        [_sensitivity_table(model, taus, found, beside)],
-        {"taus": list(taus), "tuned": vlm.tau, "sets": found, "ranges": spans},
-        [_without_smallest(taus, found), _printed_ranges(published)]
-        + ([] if beside else [f"{model} is tried at the paper's multiples of the tuned tau: 1/4, 3/4, ..., 9/4."]),
-    )
+    without = ", ".join(f"{ranges(by_tau[1:])['NLPD']:.3f} ({data})" for data, by_tau in found.items())
+    remarks = [
+        f"Without the smallest tau, from {taus[1]:.2g} on, the ranges of NLPD are {without} nats.",
+        _printed_ranges(published),
+        *([] if beside else [f"{model} is tried at the paper's multiples of the tuned tau: 1/4, 3/4, ..., 9/4."]),
+    ]
+    return Finding(answer, [claim], [_sensitivity_table(model, taus, found, beside)], remarks)
 
 
 def _sensitivity_table(
@@ -202,39 +200,23 @@ def _sensitivity_table(
     taus: Sequence[float],
     found: Mapping[str, Sequence[Mapping[str, float]]],
     published: PublishedTable | None,
-) -> Grid:
+) -> Table:
     rows = []
     for place, tau in enumerate(taus):
         cells = []
         for data, by_tau in found.items():
             for metric, decimals in DECIMALS.items():
-                printed = None if published is None else printed_value(published, metric, tau, data)
-                beside = "" if printed is None else f" | {printed:.{decimals}f}"
-                cells.append(f"{by_tau[place][metric]:.{decimals}f}{beside}")
+                row = f"BayesVLM (tau = {tau:g})"
+                printed = None if published is None else published.value(metric, column_of(data), row)
+                cells.append(with_printed(by_tau[place][metric], printed, decimals))
         rows.append([f"{tau:.3g}", *cells])
-    return Grid(
+    return Table(
         ["tau", *(metric for _ in found for metric in DECIMALS)],
         rows,
-        f"{model}: top-1 and ECE in percent, NLPD in nats."
+        caption=f"{model}: top-1 and ECE in percent, NLPD in nats."
         + (" Behind the bar: the paper's." if published is not None else ""),
         groups=[("", 1), *((data, len(DECIMALS)) for data in found)],
     )
-
-
-def printed_value(published: PublishedTable, metric: str, tau: float, data: str) -> float | None:
-    """What the paper prints at a tau on a set; None where it prints nothing."""
-    column = column_of(data)
-    if column not in published.columns:
-        return None
-    for row in published.rows:
-        if row.metric == metric and row.setting["tau"] == tau:
-            return row.values[published.columns.index(column)]
-    return None
-
-
-def _without_smallest(taus: Sequence[float], found: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
-    spans = ", ".join(f"{ranges(by_tau[1:])['NLPD']:.3f} ({data})" for data, by_tau in found.items())
-    return f"Without the smallest tau, from {taus[1]:.2g} on, the ranges of NLPD are {spans} nats."
 
 
 def _printed_ranges(published: PublishedTable) -> str:
@@ -249,23 +231,4 @@ def _printed_ranges(published: PublishedTable) -> str:
     )
 
 
-ITEMS = (
-    Item(
-        SEARCH,
-        "The search for tau",
-        "Where is the best pseudo-data count, and is it a clear optimum?",
-        "the posterior",
-        world_plan("emoji-clip", "emoji-siglip", sets=()),
-        paper_plan(CLIP_BASE, SIGLIP_BASE, sets=()),
-        search,
-    ),
-    Item(
-        TABLE,
-        "Robustness to tau",
-        "How much do predictions depend on the pseudo-data count?",
-        "robustness",
-        world_plan("emoji-clip", sets=("new-drawing", "emojione-colour", "openmoji-black", "unseen-concepts")),
-        paper_plan(CLIP_BASE, sets=("flowers102", "food101", "cifar10", "cifar100")),
-        sensitivity,
-    ),
-)
+ITEMS = {SEARCH: (measure_search, tell_search), TABLE: (measure_sensitivity, tell_sensitivity)}

@@ -5,7 +5,8 @@ Neither needs weights or data: the paper's architectures are made at random, or 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 
@@ -13,6 +14,7 @@ from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.features import Features
 from bayesvlm.core.head import BayesHead, PlainHead
 from bayesvlm.models import resolve_device
+from bayesvlm.report.blocks import Table
 from bayesvlm_paper.architectures import (
     ARCHITECTURES,
     architecture,
@@ -22,10 +24,8 @@ from bayesvlm_paper.architectures import (
     image_encoder,
     parameters,
 )
-from bayesvlm_paper.findings import Claim, Finding, Grid
-from bayesvlm_paper.item import Item
+from bayesvlm_paper.finding import Claim, Finding, Numbers
 from bayesvlm_paper.lab import Lab
-from bayesvlm_paper.plans import Plan
 from bayesvlm_paper.printed import PublishedTable, published_table
 from bayesvlm_paper.timing import CLASSES, RunTimes, machine, random_vlm, run_times
 from bayesvlm_paper.wording import all_of, signed
@@ -40,38 +40,40 @@ ABOUT = 8
 """How far from 80 a factor may be and still be called 80."""
 WIDE = 256
 """Pixels: the side of the images that the paper's count for SigLIP belongs to."""
+_WIDE_TOWER = f"image tower of SigLIP-Base at {WIDE} pixels"
 
 
 # Run time ------------------------------------------------------------------------------------------------------------
 
 
-def runtime(lab: Lab, measure: Callable[[str, torch.device], RunTimes] = run_times) -> Finding:
+def measure_runtime(lab: Lab) -> Numbers:
     """The time from pixels to probabilities, with the posterior and without."""
     device = resolve_device(lab.device)
-    found: dict[str, RunTimes] = {}
+    found: dict[str, Any] = {}
     skipped: dict[str, str] = {}
     for name in ARCHITECTURES:
         lab.say(f"time      {name} on {device}")
         try:
-            found[name] = measure(name, device)
+            found[name] = run_times(name, device).to_json()
         except BayesVLMError as error:
             skipped[name] = str(error)
-    where = machine(device)
-    here = str(where["name"]) + (f", threads: {where['threads']}" if device.type == "cpu" else "")
+    return {"machine": machine(device), "models": found, "skipped": skipped}
+
+
+def tell_runtime(numbers: Mapping[str, Any]) -> Finding:
+    """What the posterior adds to it."""
+    found = {name: RunTimes.from_json(times) for name, times in numbers["models"].items()}
+    where = numbers["machine"]
+    here = str(where["name"]) + ("" if where["device"].startswith("cuda") else f", threads: {where['threads']}")
     remarks = [
         "The architectures are the paper's, the machine is not: compare the overheads, not the times. Weights and "
         "posterior are random, which changes no time.",
         "classify is the way for many images and any classes: it embeds the classes anew and checks its inputs.",
         *_by_heads(found),
-        *(f"{name} was not timed: {reason}" for name, reason in skipped.items()),
+        *(f"{name} was not timed: {reason}" for name, reason in numbers["skipped"].items()),
     ]
-    return Finding(
-        _runtime_answer(found, here),
-        _runtime_claims(found),
-        [_runtime_table(found, published_table("runtime"), here)],
-        {"machine": where, "models": {name: times.to_json() for name, times in found.items()}, "skipped": skipped},
-        remarks,
-    )
+    table = _runtime_table(found, published_table("runtime"), here)
+    return Finding(_runtime_answer(found, here), _runtime_claims(found), [table], remarks)
 
 
 def _by_heads(found: Mapping[str, RunTimes]) -> list[str]:
@@ -114,13 +116,13 @@ def _runtime_claims(found: Mapping[str, RunTimes]) -> list[Claim]:
             figure = f"the largest that was found is {signed(overhead, 2)} % ({most}, by {found[most].decided_by})"
         claims.append(_bounded(minimal, found, dict.fromkeys(found, overhead <= MINIMAL), figure))
     else:
-        claims.append(Claim(minimal, "cannot be tested here", "no architecture was timed"))
+        claims.append(Claim.untested(minimal, "no architecture was timed"))
     if {"CLIP-Base", "CLIP-Huge"} <= set(found):
         base, huge = found["CLIP-Base"].overhead, found["CLIP-Huge"].overhead
         figure = f"{signed(base, 2)} % for CLIP-Base, {signed(huge, 2)} % for CLIP-Huge"
         claims.append(_bounded(by_size, found, {"CLIP-Base": base < 5, "CLIP-Huge": huge < 1}, figure))
     else:
-        claims.append(Claim(by_size, "cannot be tested here", "CLIP-Base or CLIP-Huge was not timed"))
+        claims.append(Claim.untested(by_size, "CLIP-Base or CLIP-Huge was not timed"))
     return claims
 
 
@@ -130,10 +132,10 @@ def _bounded(text: str, found: Mapping[str, RunTimes], within: Mapping[str, bool
     if not least or not all(within.values()):
         return Claim.judged(text, all(within.values()), figure)
     why = f"by the heads alone, whole runs being too noisy or too few, {all_of(least)} may take longer than that"
-    return Claim(text, "cannot be tested here", f"{figure}; {why}")
+    return Claim.untested(text, f"{figure}; {why}")
 
 
-def _runtime_table(found: Mapping[str, RunTimes], published: PublishedTable, here: str) -> Grid:
+def _runtime_table(found: Mapping[str, RunTimes], published: PublishedTable, here: str) -> Table:
     rows = []
     for name, times in found.items():
         medians = [f"{times.whole[way].median:.2f}" for way in ("plain", "bayes")]
@@ -157,15 +159,13 @@ def _runtime_table(found: Mapping[str, RunTimes], published: PublishedTable, her
     )
     columns = ["", "runs", "plain", "Bayes", "plain", "Bayes", "medians", "means", "heads", "captured", "classify"]
     groups = [("", 2), ("median, ms", 2), ("mean, ms", 2), ("overhead, %", 5), ("paper", 3)]
-    return Grid([*columns, "plain", "Bayes", "overhead, %"], rows, caption, groups=groups)
+    return Table([*columns, "plain", "Bayes", "overhead, %"], rows, caption=caption, groups=groups)
 
 
 def _printed_times(published: PublishedTable, name: str) -> list[str]:
-    if name not in published.columns:
-        return ["", "", ""]
-    wanted = (("run time", "Vanilla", 2), ("run time", "BayesVLM", 2), ("relative increase", "BayesVLM", 2))
-    values = [(published.value(metric, method, name), digits) for metric, method, digits in wanted]
-    return ["" if value is None else f"{value:.{digits}f}" for value, digits in values]
+    wanted = (("run time", "Vanilla"), ("run time", "BayesVLM"), ("relative increase", "BayesVLM"))
+    values = [published.value(metric, name, method) for metric, method in wanted]
+    return ["" if value is None else f"{value:.2f}" for value in values]
 
 
 # Operations ----------------------------------------------------------------------------------------------------------
@@ -192,12 +192,26 @@ def inference_flops(name: str, views: int = VIEWS) -> dict[str, float]:
     }
 
 
-def flops(lab: Lab) -> Finding:
-    """Operations of plain, TTA and Bayes, beside the printed ones."""
+def measure_flops(lab: Lab) -> Numbers:
+    """Operations of plain, TTA and Bayes."""
     found = {}
     for name in ARCHITECTURES:
         lab.say(f"count     {name}")
         found[name] = inference_flops(name)
+    return {
+        "GFLOPs": found,
+        "views": VIEWS,
+        "classes": CLASSES,
+        "image tower": {name: flops_per_image(name) / 1e9 for name in found},
+        _WIDE_TOWER: flops_per_image("SigLIP-Base", side=WIDE) / 1e9,
+        "text tower": {name: flops_per_text(name) / 1e9 for name in found},
+        "parameters": {name: parameters(name) for name in found},
+    }
+
+
+def tell_flops(numbers: Mapping[str, Any]) -> Finding:
+    """What the posterior and views add, beside the printed costs."""
+    found = numbers["GFLOPs"]
     more = {name: 100 * (each["Bayes"] / each["plain"] - 1) for name, each in found.items()}
     times = {name: each["TTA"] / each["plain"] for name, each in found.items()}
     least, most = min(more, key=more.__getitem__), max(more, key=more.__getitem__)
@@ -220,23 +234,11 @@ def flops(lab: Lab) -> Finding:
             f"printed costs are {min(printed_times):.1f} to {max(printed_times):.1f} times",
         ),
     ]
-    wide = flops_per_image("SigLIP-Base", side=WIDE) / 1e9
-    towers = {name: flops_per_image(name) / 1e9 for name in found}
-    numbers = {
-        "GFLOPs": found,
-        "views": VIEWS,
-        "classes": CLASSES,
-        "image tower": towers,
-        f"image tower of SigLIP-Base at {WIDE} pixels": wide,
-        "text tower": {name: flops_per_text(name) / 1e9 for name in found},
-        "parameters": {name: parameters(name) for name in found},
-    }
-    return Finding(
-        answer, claims, [_flops_table(found, published)], numbers, _explained(found, towers, wide, published)
-    )
+    remarks = _explained(found, numbers["image tower"], numbers[_WIDE_TOWER], published)
+    return Finding(answer, claims, [_flops_table(found, published)], remarks)
 
 
-def _flops_table(found: Mapping[str, Mapping[str, float]], published: PublishedTable) -> Grid:
+def _flops_table(found: Mapping[str, Mapping[str, float]], published: PublishedTable) -> Table:
     methods = {"plain": "Vanilla", "TTA": "TTA", "Bayes": "BayesVLM"}
     rows = []
     for name, each in found.items():
@@ -248,7 +250,7 @@ def _flops_table(found: Mapping[str, Mapping[str, float]], published: PublishedT
         "multiplication with an addition counts as two; products, convolutions and attention are counted, norms and "
         "activation functions are not."
     )
-    return Grid(["", *methods, "Bayes adds, %", "TTA, times plain"], rows, caption)
+    return Table(["", *methods, "Bayes adds, %", "TTA, times plain"], rows, caption=caption)
 
 
 def _explained(
@@ -271,28 +273,9 @@ def _explained(
 
 
 def _printed(published: PublishedTable, method: str, name: str) -> float:
-    value = published.value("cost", method, name)
+    value = published.value("cost", name, method)
     assert value is not None
     return value
 
 
-ITEMS = (
-    Item(
-        "runtime",
-        "Run time",
-        "How much longer does one image take with the posterior?",
-        "cost",
-        Plan(),
-        Plan(),
-        runtime,
-    ),
-    Item(
-        "flops",
-        "Operations",
-        "How many more operations does one image take with the posterior, and with test-time augmentation?",
-        "cost",
-        Plan(),
-        Plan(),
-        flops,
-    ),
-)
+ITEMS = {"runtime": (measure_runtime, tell_runtime), "flops": (measure_flops, tell_flops)}

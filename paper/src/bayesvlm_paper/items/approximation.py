@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,11 +29,12 @@ from bayesvlm.core.embeddings import GaussianEmbeddings
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.features import Features
 from bayesvlm.core.predict import embedding_groups
+from bayesvlm.report.blocks import Table
 from bayesvlm.vlm import BayesVLM
-from bayesvlm_paper.findings import Claim, Finding, Grid, Lines, Panel, Series
-from bayesvlm_paper.item import Item
+from bayesvlm_paper.exhibits import Lines, Panel, Series
+from bayesvlm_paper.finding import Claim, Finding, Numbers
 from bayesvlm_paper.lab import Lab
-from bayesvlm_paper.plans import CLIP_BASE, paper_plan, world_plan
+from bayesvlm_paper.plans import Plan
 
 MOST_PAIRS, DRAWS = 200, 500
 SHIFTS = (0.0, 0.5, 1.0, 2.0, 4.0)
@@ -233,89 +235,110 @@ def moments(x: GaussianEmbeddings, y: GaussianEmbeddings) -> tuple[Tensor, Tenso
 # The figure ----------------------------------------------------------------------------------------------------------
 
 
-def cosine_similarity(lab: Lab) -> Finding:
+def measure(lab: Lab) -> Numbers:
     """ProbCosine's Gaussian against draws, at every shift."""
     model = lab.models[0]
     images, texts = lab.pairs(model)
     rows = torch.linspace(0, len(images) - 1, min(MOST_PAIRS, len(images)), dtype=torch.float64).long()
     moved = move_apart(lab.vlm(model), images[rows], texts[rows])
-    floor = noise_floor(len(rows), DRAWS).summary()
-    found = {
-        shift: {name: compared.summary() for name, compared in each.compared.items()} for shift, each in moved.items()
+    return {
+        "pairs": len(rows),
+        "draws": DRAWS,
+        "bandwidth": BANDWIDTH,
+        "noise floor": noise_floor(len(rows), DRAWS).summary(),
+        "shifts": {
+            f"{shift:g}": {
+                "apart": float(each.apart.median()),
+                "cosine": float(each.cosine.median()),
+                "first-order std ratio": float((1 - each.cosine.square()).rsqrt().median()),
+                **{name: compared.summary() for name, compared in each.compared.items()},
+            }
+            for shift, each in moved.items()
+        },
+        "std of the cosine": float(moved[SHIFTS[0]].samples[MARGINALS].std(dim=1).median()),
+        "one pair": one_pair(moved),
     }
-    near, far = moved[SHIFTS[0]], moved[SHIFTS[-1]]
-    ratios = [found[shift][MARGINALS]["std ratio"] for shift in SHIFTS]
+
+
+def one_pair(moved: Mapping[float, Moved]) -> list[dict[str, Any]]:
+    """Densities for the pair with the median distance before it is moved, at every shift."""
+    distance = moved[SHIFTS[0]].compared[MARGINALS].distance
+    row = int(distance.argsort()[(len(distance) - 1) // 2])
+    found = []
+    for each in moved.values():
+        densities = {}
+        for name in _CURVES:
+            if name in each.moments:
+                samples, (mean, std) = each.samples[name][row], (moment[row] for moment in each.moments[name])
+                reach = torch.maximum(4 * std, (samples - mean).abs().max() + BANDWIDTH * std)
+                x = mean + reach * torch.linspace(-1, 1, _SHOWN, dtype=mean.dtype)
+                drawn, gaussian = kernel_density(samples, x), normal_density(x, mean, std)
+                densities[name] = {"x": x.tolist(), "drawn": drawn.tolist(), "gaussian": gaussian.tolist()}
+        found.append({"apart": float(each.apart[row]), "densities": densities})
+    return found
+
+
+def tell(numbers: Mapping[str, Any]) -> Finding:
+    """How far ProbCosine is from what it approximates."""
+    model, pairs = Plan.of(numbers).model, numbers["pairs"]
+    shifts, floor = list(numbers["shifts"].values()), numbers["noise floor"]
+    near, far = shifts[0], shifts[-1]
     answer = (
-        f"For {len(rows)} pairs of {model} the median total variation distance between the cosines of {DRAWS} draws "
-        f"and ProbCosine's Gaussian is {_span(found, MARGINALS)} ({floor['distance']:.3f} for draws of that very "
-        f"Gaussian); ProbCosine's standard deviation is {ratios[0]:.2f} times that of the draws for the pairs as they "
-        f"are (cosine of the means {near.cosine.median():.2f}) and {ratios[-1]:.2f} times furthest apart "
-        f"({far.cosine.median():.2f})."
+        f"For {pairs} pairs of {model} the median total variation distance between the cosines of {DRAWS} draws "
+        f"and ProbCosine's Gaussian is {_span(shifts, MARGINALS)} ({floor['distance']:.3f} for draws of that very "
+        f"Gaussian); ProbCosine's standard deviation is {near[MARGINALS]['std ratio']:.2f} times that of the draws for "
+        f"the pairs as they are (cosine of the means {near['cosine']:.2f}) and {far[MARGINALS]['std ratio']:.2f} times "
+        f"furthest apart ({far['cosine']:.2f})."
     )
-    if FULL in near.moments:
+    if FULL in near:
         answer += (
-            f" Against draws of the projections themselves the distance is {_span(found, DIAGONAL)} with the diagonal "
-            f"covariance and {_span(found, FULL)} with the full one, and the standard deviation of unmoved pairs is "
-            f"{found[SHIFTS[0]][DIAGONAL]['std ratio']:.2f} and {found[SHIFTS[0]][FULL]['std ratio']:.2f} times theirs."
+            f" Against draws of the projections themselves the distance is {_span(shifts, DIAGONAL)} with the diagonal "
+            f"covariance and {_span(shifts, FULL)} with the full one, and the standard deviation of unmoved pairs is "
+            f"{near[DIAGONAL]['std ratio']:.2f} and {near[FULL]['std ratio']:.2f} times theirs."
         )
-    worst = max(found[shift][MARGINALS]["distance"] for shift in SHIFTS)
+    worst = max(each[MARGINALS]["distance"] for each in shifts)
     claim = Claim.judged(
         "ProbCosine results qualitatively in a low approximation error.",
         worst <= floor["distance"] + SLACK,
         f"against draws with the diagonal covariance the median total variation distance is at most {worst:.3f}, "
         f"{worst - floor['distance']:+.3f} from the noise floor (low: at most {SLACK:+g})",
     )
-    spread = near.samples[MARGINALS].std(dim=1).median()
-    first_order = [float((1 - each.cosine.square()).rsqrt().median()) for each in (near, far)]
+    first_order = "first-order std ratio"
     remarks = [
         "The paper prints no numbers for its figure and does not say which pairs and shifts it shows.",
         f"Its length scale of {BANDWIDTH} is taken in standard deviations of the draws (scipy's bw_method): in units "
-        f"of the cosine it would blur distributions whose standard deviation is {float(spread):.3f} here.",
+        f"of the cosine it would blur distributions whose standard deviation is {numbers['std of the cosine']:.3f} "
+        "here.",
         "ProbCosine divides by fixed norms, so it counts noise along an embedding too, which changes no cosine. For "
         "small variances, equal in all directions, that makes its standard deviation 1 / sqrt(1 - cos^2) times too "
-        f"large: {first_order[0]:.2f} for these pairs as they are, {first_order[1]:.2f} furthest apart.",
+        f"large: {near[first_order]:.2f} for these pairs as they are, {far[first_order]:.2f} furthest apart.",
     ]
-    numbers = {
-        "pairs": len(rows),
-        "draws": DRAWS,
-        "bandwidth": BANDWIDTH,
-        "noise floor": floor,
-        "shifts": {
-            f"{shift:g}": {"apart": float(each.apart.median()), "cosine": float(each.cosine.median()), **found[shift]}
-            for shift, each in moved.items()
-        },
-    }
-    return Finding(answer, [claim], [_curves(model, moved), _grid(model, moved, found, floor)], numbers, remarks)
+    return Finding(answer, [claim], [_curves(model, numbers["one pair"]), _table(model, shifts, floor)], remarks)
 
 
-_Found = Mapping[float, Mapping[str, Mapping[str, float]]]  # shift -> comparison -> quantity
+_Shifts = Sequence[Mapping[str, Any]]  # of every shift: medians of the means, and comparison -> quantity -> value
+_CURVES = {
+    MARGINALS: ("draws of each embedding", "ProbCosine (diagonal)"),
+    FULL: ("draws of the projections", "ProbCosine (full)"),
+}
+"""Comparison -> what its two curves are called."""
 
 
-def _span(found: _Found, name: str) -> str:
-    distances = [found[shift][name]["distance"] for shift in SHIFTS]
+def _span(shifts: _Shifts, name: str) -> str:
+    distances = [each[name]["distance"] for each in shifts]
     return f"{min(distances):.3f} to {max(distances):.3f}"
 
 
-def _curves(model: str, moved: Mapping[float, Moved]) -> Lines:
-    """One pair, a panel for each shift: that with the median distance before it is moved."""
-    distance = moved[SHIFTS[0]].compared[MARGINALS].distance
-    row = int(distance.argsort()[(len(distance) - 1) // 2])
+def _curves(model: str, pair: Sequence[Mapping[str, Any]]) -> Lines:
+    """One pair, a panel for each shift."""
     panels = []
-    for each in moved.values():
+    for each in pair:
         series = []
-        for name, drawn, gaussian in (
-            (MARGINALS, "draws of each embedding", "ProbCosine (diagonal)"),
-            (FULL, "draws of the projections", "ProbCosine (full)"),
-        ):
-            if name not in each.moments:
-                continue
-            samples, (mean, std) = each.samples[name][row], (moment[row] for moment in each.moments[name])
-            reach = torch.maximum(4 * std, (samples - mean).abs().max() + BANDWIDTH * std)
-            x = mean + reach * torch.linspace(-1, 1, _SHOWN, dtype=mean.dtype)
-            series.append(Series(drawn, x.tolist(), kernel_density(samples, x).tolist()))
-            series.append(Series(gaussian, x.tolist(), normal_density(x, mean, std).tolist(), dashed=True))
-        title = f"means {float(each.apart[row]):.1f} apart"
-        panels.append(Panel(title, "cosine similarity", "density", series))
+        for name, of in each["densities"].items():
+            drawn, gaussian = _CURVES[name]
+            series.append(Series(drawn, of["x"], of["drawn"]))
+            series.append(Series(gaussian, of["x"], of["gaussian"], dashed=True))
+        panels.append(Panel(f"means {each['apart']:.1f} apart", "cosine similarity", "density", series))
     return Lines(
         panels,
         f"One pair of {model} (the one with the median distance) as it is and with its caption moved away by "
@@ -325,11 +348,11 @@ def _curves(model: str, moved: Mapping[float, Moved]) -> Lines:
     )
 
 
-def _grid(model: str, moved: Mapping[float, Moved], found: _Found, floor: Mapping[str, float]) -> Grid:
+def _table(model: str, shifts: _Shifts, floor: Mapping[str, float]) -> Table:
     """Quantities below one another, a column for each shift and one for the noise floor."""
     rows = [
-        ["distance of the means", *(f"{float(each.apart.median()):.1f}" for each in moved.values()), ""],
-        ["cosine of the means", *(f"{float(each.cosine.median()):.2f}" for each in moved.values()), ""],
+        ["distance of the means", *(f"{each['apart']:.1f}" for each in shifts), ""],
+        ["cosine of the means", *(f"{each['cosine']:.2f}" for each in shifts), ""],
     ]
     shown = {
         "distance": ("total variation", ".3f"),
@@ -339,26 +362,15 @@ def _grid(model: str, moved: Mapping[float, Moved], found: _Found, floor: Mappin
         "absolute bias": ("|bias of the mean| / std", ".3f"),
     }
     for quantity, (title, style) in shown.items():
-        for name in found[SHIFTS[0]]:
-            cells = (format(found[shift][name][quantity], style) for shift in SHIFTS)
+        for name in (name for name in _DRAWN if name in shifts[0]):
+            cells = (format(each[name][quantity], style) for each in shifts)
             rows.append([f"{title}: {_DRAWN[name]}", *cells, format(floor[quantity], style)])
     columns = ["", *(f"shift {shift:g}" for shift in SHIFTS), "noise floor"]
     caption = (
         f"{model}: medians over the pairs, ProbCosine by the diagonal or the full covariance against draws. The noise "
         f"floor is that of {DRAWS} draws of a Gaussian against itself."
     )
-    return Grid(columns, rows, caption)
+    return Table(columns, rows, caption=caption)
 
 
-ITEMS = (
-    Item(
-        "cosine_similarity",
-        "ProbCosine against draws",
-        "How far is ProbCosine's Gaussian from the distribution of the cosine it approximates?",
-        "the posterior",
-        world_plan("emoji-clip", sets=()),
-        paper_plan(CLIP_BASE, sets=()),
-        cosine_similarity,
-        reads_pairs=True,
-    ),
-)
+ITEMS = {"cosine_similarity": (measure, tell)}

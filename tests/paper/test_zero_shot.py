@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import cast
 
@@ -12,21 +13,22 @@ import torch
 from bayesvlm import BayesVLMError
 from bayesvlm.experiments.scoring import Scores
 from bayesvlm.experiments.zero_shot import Result
-from bayesvlm_paper.catalogue import find_item
-from bayesvlm_paper.findings import Finding, Grid
-from bayesvlm_paper.lab import Lab
-from bayesvlm_paper.plans import CLIP_BASE
-from bayesvlm_paper.printed import published_table
-from bayesvlm_paper.zero_shot_tables import (
+from bayesvlm.report.blocks import Table
+from bayesvlm_paper.items import find_item
+from bayesvlm_paper.items.zero_shot import (
     Judge,
     base_claims,
-    bayes_table,
     large_claims,
-    predicted_table,
-    printed_value,
+    measure,
+    printed_values,
     shift_claims,
     siglip_claims,
+    tell_bayes,
+    tell_predicted,
 )
+from bayesvlm_paper.lab import Lab
+from bayesvlm_paper.plans import CLIP_BASE
+from paper.told import Told, told
 
 
 def scores(confidence: float, right: int) -> Scores:
@@ -55,14 +57,14 @@ class Bench:
         return self.results[int(data)]
 
 
-def bayes(results: list[Result], judge: Judge = base_claims, model: str = "m") -> Finding:
-    bench = cast(Lab, Bench(model, results))
-    return bayes_table(bench, "uq_results_clip", CLIP_BASE, judge, {"m": "m stands for CLIP."})
+def bayes(results: list[Result], judge: Judge = base_claims, model: str = "m") -> Told:
+    options = {"name": "uq_results_clip", "published": CLIP_BASE, "stands": {"m": "m stands for CLIP."}}
+    return told(Bench(model, results), partial(measure, predicts=False), tell_bayes, judge=judge, **options)
 
 
-def predicted(results: list[Result], consistently: bool, model: str = "m") -> Finding:
-    bench = cast(Lab, Bench(model, results, predicts=True))
-    return predicted_table(bench, "uq_results_prolip", "other", "ProLIP", consistently)
+def predicted(results: list[Result], consistently: bool, model: str = "m") -> Told:
+    options = {"name": "uq_results_prolip", "published": "other", "family": "ProLIP", "consistently": consistently}
+    return told(Bench(model, results, predicts=True), partial(measure, predicts=True), tell_predicted, **options)
 
 
 GOOD = result("a", plain=scores(0.99, 6), temperature=scores(0.8, 6), Bayes=scores(0.6, 6))
@@ -73,7 +75,7 @@ def test_cells_claims_and_the_printed_values() -> None:
     found = result("food101", plain=scores(0.99, 6), temperature=scores(0.8, 6), Bayes=scores(0.6, 6))
     finding = bayes([found], model=CLIP_BASE)
     (grid,) = finding.exhibits
-    assert isinstance(grid, Grid)
+    assert isinstance(grid, Table)
     cells = {row[0]: row[1] for row in grid.rows}
     assert cells["ACC Bayes"] == "60.0 | 80.4"  # the paper's: 80.43
     assert cells["ECE plain"] == "39.0 | 3.9"
@@ -130,9 +132,9 @@ def test_models_that_predict_their_variances() -> None:
 def test_what_a_table_is_not_for_is_refused() -> None:
     prolip, clip = cast(Lab, Bench("m", [GOOD], predicts=True)), cast(Lab, Bench("m", [GOOD]))
     with pytest.raises(BayesVLMError, match="run uq_results_prolip"):
-        bayes_table(prolip, "uq_results_clip", CLIP_BASE, base_claims, {})
+        measure(prolip, predicts=False)
     with pytest.raises(BayesVLMError, match="run uq_results_clip"):
-        predicted_table(clip, "uq_results_prolip", "other", "ProLIP", False)
+        measure(clip, predicts=True)
     with pytest.raises(BayesVLMError, match="--data"):
         bayes([])
     with pytest.raises(BayesVLMError, match="rename a folder"):
@@ -140,7 +142,9 @@ def test_what_a_table_is_not_for_is_refused() -> None:
 
 
 def test_fractions_are_printed_in_percent() -> None:
-    table = published_table("zero_shot_adversarial_imgnet")
-    assert printed_value(table, "ECE", "plain", "imagenet-a") == pytest.approx(33)
-    assert printed_value(table, "ECE", "Bayes + TTA", "imagenet-a") is None
-    assert printed_value(table, "ECE", "plain", "openmoji-black") is None
+    printed = printed_values("zero_shot_adversarial_imgnet", CLIP_BASE, CLIP_BASE)
+    assert printed is not None
+    assert printed("plain", "ECE", "imagenet-a") == pytest.approx(33)
+    assert printed("Bayes + TTA", "ECE", "imagenet-a") is None
+    assert printed("plain", "ECE", "openmoji-black") is None
+    assert printed_values("zero_shot_adversarial_imgnet", "emoji-clip", CLIP_BASE) is None

@@ -15,15 +15,17 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 from scipy.stats import spearmanr
 
-from bayesvlm.experiments.corruption import Corruption, corrupt, crossed_out, matched, spread_pairs
+from bayesvlm.experiments.corruption import corrupt, crossed_out, matched, spread_pairs
 from bayesvlm.vlm import BayesVLM
-from bayesvlm_paper.findings import Claim, Finding, HeatMaps
-from bayesvlm_paper.item import Item
+from bayesvlm_paper.exhibits import HeatMaps
+from bayesvlm_paper.finding import Claim, Finding, Numbers
 from bayesvlm_paper.lab import Lab
-from bayesvlm_paper.plans import CLIP_BASE, paper_plan, world_plan
+from bayesvlm_paper.plans import Plan
 from bayesvlm_paper.printed import published_curves
 from bayesvlm_paper.wording import counted, rounded, signed
 
+PICTURES = 100
+"""Of a set, at most, each with the prompt of its class."""
 CLEAR = 0.5
 """A rank correlation with corruption must be beyond this to be called a rise or a fall."""
 MILD = (2, 5)
@@ -107,21 +109,32 @@ def one_letter(
     }
 
 
-def perturbation_plot(lab: Lab) -> Finding:
+def measure(lab: Lab) -> Numbers:
     """Both moments over all combinations of corruption."""
-    model, data = lab.models[0], lab.sets[0]
-    vlm = lab.vlm(model)
-    pictures, captions = spread_pairs(lab.set(data))
+    vlm = lab.vlm(lab.models[0])
+    pictures, captions = spread_pairs(lab.set(lab.sets[0]), PICTURES)
     found = corrupt(vlm, pictures, captions)
-    letter = one_letter(vlm, pictures, captions)
     grids = {"mean": found.mean.tolist(), "std": found.std.tolist(), "variance": found.variance.tolist()}
-    ranks = {name: rank_correlations(grid) for name, grid in grids.items()}
-    ends = {name: corners(grid) for name, grid in grids.items()}
-    cuts = {name: by_cut(grid) for name, grid in grids.items()}
+    return {
+        "pairs": found.pairs,
+        "levels": list(found.levels),
+        **grids,
+        "rank correlations": {name: rank_correlations(grid) for name, grid in grids.items()},
+        "rank correlations up to a level": {name: by_cut(grid) for name, grid in grids.items()},
+        "corners": {name: corners(grid) for name, grid in grids.items()},
+        "one letter": one_letter(vlm, pictures, captions),
+    }
+
+
+def tell(numbers: Mapping[str, Any]) -> Finding:
+    """What becomes of the cosine, and of its variance."""
+    plan = Plan.of(numbers)
+    model, data, pairs = plan.model, plan.sets[0], counted(numbers["pairs"], "pair")
+    ranks, ends, letter = numbers["rank correlations"], numbers["corners"], numbers["one letter"]
     mean, variance = ends["mean"], ends["variance"]
     cosine = {where: rounded(value, 2) for where, value in mean.items()}
     answer = (
-        f"Destroying two fifths of caption and picture of {counted(found.pairs, 'pair')} of {data} takes the expected "
+        f"Destroying two fifths of caption and picture of {pairs} of {data} takes the expected "
         f"cosine of {model} from {cosine['whole']} to {cosine['mild']} and changes its variance by "
         f"{_change(variance, 'mild')}; destroying all of both takes it to {cosine['both']} ({cosine['text']} when only "
         f"the caption goes, {cosine['image']} when only the picture goes) and changes the variance by "
@@ -153,17 +166,9 @@ def perturbation_plot(lab: Lab) -> Finding:
             f"{signed(letter['change of the mean'], 2)}",
         ),
     ]
-    numbers = {
-        "pairs": found.pairs,
-        "levels": list(found.levels),
-        **grids,
-        "rank correlations": ranks,
-        "rank correlations up to a level": cuts,
-        "corners": ends,
-        "one letter": letter,
-    }
-    remarks = [_rule(ranks, falls["both"], rises["both"]), _cuts(found.levels, cuts["mean"]), _printed()]
-    return Finding(answer, claims, [_maps(model, data, found)], numbers, remarks)
+    cuts = _cuts(numbers["levels"], numbers["rank correlations up to a level"]["mean"])
+    remarks = [_rule(ranks, falls["both"], rises["both"]), cuts, _printed()]
+    return Finding(answer, claims, [_maps(f"{model} on {pairs} of {data}", numbers)], remarks)
 
 
 def _rule(ranks: Mapping[str, Mapping[str, float]], falls: bool, rises: bool) -> str:
@@ -204,19 +209,19 @@ def _ranked(ranks: Mapping[str, float], wanted: str) -> str:
     )
 
 
-def _maps(model: str, data: str, found: Corruption) -> HeatMaps:
-    levels = [f"{level:.0%}" for level in found.levels]
+def _maps(what: str, numbers: Mapping[str, Any]) -> HeatMaps:
+    levels = [f"{level:.0%}" for level in numbers["levels"]]
     return HeatMaps(
         {
-            "Expected cosine": found.mean.tolist(),
-            "Variance": found.variance.tolist(),
-            "Standard deviation": found.std.tolist(),
+            "Expected cosine": numbers["mean"],
+            "Variance": numbers["variance"],
+            "Standard deviation": numbers["std"],
         },
         levels,
         levels,
         "letters of the caption crossed out",
         "picture greyed out",
-        f"{model} on {counted(found.pairs, 'pair')} of {data}, means over the pairs.",
+        f"{what}, means over the pairs.",
         "Expected cosine, variance and standard deviation of the cosine when caption and picture are destroyed.",
     )
 
@@ -237,14 +242,4 @@ def _printed() -> str:
     )
 
 
-ITEMS = (
-    Item(
-        "perturbation_plot",
-        "The cosine under corruption",
-        "Does the cosine fall and its variance rise when picture and caption are destroyed?",
-        "the posterior",
-        world_plan("emoji-clip", sets=("new-drawing",)),
-        paper_plan(CLIP_BASE, sets=("officehome:Clipart",)),
-        perturbation_plot,
-    ),
-)
+ITEMS = {"perturbation_plot": (measure, tell)}

@@ -8,22 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from bayesvlm.evaluation import Outcomes
 from bayesvlm.experiments.adaptation import Adaptation, Run
-from bayesvlm_paper.findings import Claim, Exhibit, Finding, Grid, Quadrants
-from bayesvlm_paper.item import Item
+from bayesvlm.report.blocks import Table
+from bayesvlm_paper import labelling
+from bayesvlm_paper.exhibits import Exhibit, Quadrants
+from bayesvlm_paper.finding import Claim, Finding, Numbers
 from bayesvlm_paper.lab import Lab
-from bayesvlm_paper.learning_curves import (
-    domain_remarks,
-    experiment,
-    paper_targets,
-    protocol_numbers,
-    targets,
-    world_targets,
-)
-from bayesvlm_paper.plans import CLIP_HUGE, same_model
+from bayesvlm_paper.plans import CLIP_HUGE, Plan
 from bayesvlm_paper.wording import counted, signed
 
 Prediction = Literal["plain", "Bayes"]
@@ -34,10 +28,11 @@ QUARTERS = (_SURE_WRONG, "unsure and wrong", _SURE_RIGHT, "unsure and right")
 """The paper's (b), (a), (c), (d)."""
 
 State = tuple[Prediction, str]  # how it predicts, and what chose its labels; "" before there are any
-Numbers = Mapping[State, Mapping[str, float]]
+Shares = Mapping[State, Mapping[str, float]]
 BEFORE: tuple[State, ...] = (("plain", ""), ("Bayes", ""))
 AFTER: tuple[State, ...] = (("plain", "entropy"), ("Bayes", "epig"))
 CROSSED: tuple[State, ...] = (("plain", "epig"), ("Bayes", "entropy"))
+STATES = (*BEFORE, *AFTER, *CROSSED)
 
 
 def error(found: Outcomes) -> list[float]:
@@ -81,15 +76,15 @@ def mean(numbers: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: sum(each[name] for each in numbers) / len(numbers) for name in numbers[0]}
 
 
-def claims(found: Mapping[str, Numbers]) -> list[Claim]:
+def claims(found: Mapping[str, Shares]) -> list[Claim]:
     """Target -> state -> numbers; what is claimed must be so on every target."""
     (plain, bayes), (tuned, adapted) = BEFORE, AFTER
 
     def claim(
         text: str,
         figure: str,
-        larger: Callable[[Numbers], float],
-        smaller: Callable[[Numbers], float],
+        larger: Callable[[Shares], float],
+        smaller: Callable[[Shares], float],
         form: Callable[[float], str] = _percent,
     ) -> Claim:
         pairs = {target: (larger(of), smaller(of)) for target, of in found.items()}
@@ -135,7 +130,7 @@ def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def answer(model: str, found: Mapping[str, Numbers], labels: Mapping[str, int]) -> str:
+def answer(model: str, found: Mapping[str, Shares], labels: Mapping[str, int]) -> str:
     """What the posterior does to the sure and wrong, and labels to the sure and right."""
     said = []
     for target, of in found.items():
@@ -154,15 +149,11 @@ def answer(model: str, found: Mapping[str, Numbers], labels: Mapping[str, int]) 
     return f"With {model}, {'; '.join(said)}."
 
 
-def table(target: str, of: Numbers, labels: int, seeds: int) -> Grid:
+def table(target: str, of: Shares, labels: int, seeds: int) -> Table:
     """Every state, the paper's four first."""
-    columns = ["", *(f"{name} (%)" for name in (*QUARTERS, "misclassified")), "NLPD"]
+    shares = (*QUARTERS, "misclassified")
     rows = [
-        [
-            title(state, labels),
-            *(f"{100 * numbers[name]:.1f}" for name in (*QUARTERS, "misclassified")),
-            f"{numbers['nlpd']:.2f}",
-        ]
+        [title(state, labels), *(f"{100 * numbers[name]:.1f}" for name in shares), f"{numbers['nlpd']:.2f}"]
         for state, numbers in of.items()
     ]
     over = "of one seed" if seeds == 1 else f"means over {seeds} seeds"
@@ -170,68 +161,64 @@ def table(target: str, of: Numbers, labels: int, seeds: int) -> Grid:
         f"{target}: shares of the answers, {over} where there are labels. The last two rows cross "
         "what the figure has together: the plain prediction with EPIG's labels, the Bayesian one with those of entropy."
     )
-    return Grid(columns, rows, caption)
+    return Table(["", *(f"{name} (%)" for name in shares), "NLPD"], rows, caption=caption)
 
 
-def quadrants(target: str, shown: Mapping[str, Outcomes], classes: int) -> Quadrants:
-    """The paper's four panels, of the first seed."""
-    rounded = {
-        name: {
-            "entropy": [round(value, 4) for value in found.entropy.tolist()],
-            "error": [round(value, 4) for value in error(found)],
-            "correct": found.correct.double().tolist(),
-        }
-        for name, found in shown.items()
+def points(found: Outcomes) -> dict[str, list[float]]:
+    """Where every answer lies in the figure."""
+    return {
+        "entropy": [round(value, 4) for value in found.entropy.tolist()],
+        "error": [round(value, 4) for value in error(found)],
+        "correct": found.correct.double().tolist(),
     }
-    return Quadrants(
-        target,
-        rounded,
-        classes,
-        f"Error 1 - p(right) against entropy on {target}, of the first seed. Top left: sure and wrong; bottom left: "
-        "sure and right.",
-        "Error against entropy of the plain and the Bayesian prediction, before and after active learning.",
-    )
 
 
-def error_and_entropy(lab: Lab) -> Finding:
+def measure(lab: Lab) -> Numbers:
     """Plain and Bayesian prediction, before and after labels that entropy and EPIG chose."""
-    model = lab.models[0]
-    found: dict[str, dict[State, dict[str, float]]] = {}
-    labels: dict[str, int] = {}
-    exhibits: list[Exhibit] = []
-    protocols = {}
-    for target in targets(lab):
-        adaptation = experiment(lab, model, target, ("entropy", "epig"))
+    numbers: Numbers = {}
+    for target in labelling.targets(lab):
+        adaptation = labelling.experiment(lab, target, ("entropy", "epig"))
         runs = adaptation.run()
-        classes, labels[target] = len(adaptation.task.classes), len(runs[0].picks)
-        outcomes = {state: answers(adaptation, runs, state) for state in (*BEFORE, *AFTER, *CROSSED)}
-        found[target] = {state: mean([scores(each, classes) for each in of]) for state, of in outcomes.items()}
-        shown = {title(state, labels[target]): outcomes[state][0] for state in (*BEFORE, *AFTER)}
-        exhibits += [quadrants(target, shown, classes), table(target, found[target], labels[target], lab.seeds)]
-        protocols[target] = protocol_numbers(adaptation)
-    numbers = {
-        target: {"protocol": protocols[target], **{title(state, labels[target]): n for state, n in of.items()}}
-        for target, of in found.items()
+        classes, labels = len(adaptation.task.classes), len(runs[0].picks)
+        outcomes = {state: answers(adaptation, runs, state) for state in STATES}
+        numbers[target] = {
+            "protocol": labelling.protocol_numbers(adaptation),
+            **{title(state, labels): mean([scores(each, classes) for each in of]) for state, of in outcomes.items()},
+            "labels": labels,
+            "classes": classes,
+            "answers of the first seed": {
+                title(state, labels): points(outcomes[state][0]) for state in (*BEFORE, *AFTER)
+            },
+        }
+    return numbers
+
+
+def tell(numbers: Mapping[str, Any]) -> Finding:
+    """Who is unsure when wrong, before and after."""
+    plan = Plan.of(numbers)
+    labels = {target: numbers[target]["labels"] for target in plan.targets}
+    found = {
+        target: {state: numbers[target][title(state, labels[target])] for state in STATES} for target in plan.targets
     }
-    stands = () if same_model(model, CLIP_HUGE) else (f"{model} stands for CLIP-Huge.",)
-    remarks = (*stands, _EUROSAT, *(domain_remarks(lab) if lab.plan.domains == "world" else ()), _EPOCH)
-    return Finding(answer(model, found, labels), claims(found), exhibits, numbers, remarks)
+    exhibits: list[Exhibit] = []
+    for target, of in found.items():
+        drawn = Quadrants(
+            target,
+            numbers[target]["answers of the first seed"],
+            numbers[target]["classes"],
+            f"Error 1 - p(right) against entropy on {target}, of the first seed. Top left: sure and wrong; bottom "
+            "left: sure and right.",
+            "Error against entropy of the plain and the Bayesian prediction, before and after active learning.",
+        )
+        exhibits += [drawn, table(target, of, labels[target], len(numbers[target]["protocol"]["seeds"]))]
+    remarks = (
+        *labelling.stand_in(plan.model, CLIP_HUGE, "CLIP-Huge"),
+        "The paper's figure is of EuroSAT, which is one domain: here there are domains, of which one is the target.",
+        *(labelling.domain_remarks(plan) if plan.domains == "world" else ()),
+        "Each model is fine-tuned for its own prediction: the epoch kept is the one at which that has the lowest NLPD "
+        "on the validation images.",
+    )
+    return Finding(answer(plan.model, found, labels), claims(found), exhibits, remarks)
 
 
-_EUROSAT = "The paper's figure is of EuroSAT, which is one domain: here there are domains, of which one is the target."
-_EPOCH = (
-    "Each model is fine-tuned for its own prediction: the epoch kept is the one at which that has the lowest NLPD on "
-    "the validation images."
-)
-
-ITEMS = (
-    Item(
-        "active_learning",
-        "Error against entropy",
-        "Are wrong answers unsure, and does active learning make answers right and sure?",
-        "active learning",
-        world_targets("emoji-clip"),
-        paper_targets(CLIP_HUGE, at=("Clipart",)),
-        error_and_entropy,
-    ),
-)
+ITEMS = {"active_learning": (measure, tell)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any, cast
 
@@ -12,22 +11,18 @@ import torch
 
 from bayesvlm.core.estimation import TOWERS
 from bayesvlm.core.predict import monte_carlo
-from bayesvlm_paper import variant_items
+from bayesvlm.report.blocks import Table
+from bayesvlm_paper import variants as shared
+from bayesvlm_paper.comparison import Compared, truer
 from bayesvlm_paper.draws import Ratio, total_variation
-from bayesvlm_paper.findings import Finding, Grid, Lines
+from bayesvlm_paper.exhibits import Lines
+from bayesvlm_paper.items import ITEMS, covariance, link, structure
+from bayesvlm_paper.items.evidence import lam_facts, lost_evidence, official
 from bayesvlm_paper.lab import Lab
-from bayesvlm_paper.variant_items import (
-    ITEMS,
-    lam_facts,
-    link_truth,
-    lost_evidence,
-    structure_truth,
-    truer,
-    truth_data,
-    truth_size,
-)
-from bayesvlm_paper.variants import Variant, official
+from bayesvlm_paper.plans import Plan
+from bayesvlm_paper.variants import Variant, truth_data
 from paper.tiny_variants import TinyLab
+from paper.told import Told, kept, told
 
 NAMES = ("structure", "covariance", "link", "evidence")
 
@@ -38,26 +33,25 @@ def lab() -> Lab:
 
 
 @pytest.fixture(scope="module")
-def findings(lab: Lab) -> dict[str, Finding]:
+def findings(lab: Lab) -> dict[str, Told]:
     """Every item, with few draws."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(variant_items, "DRAWS", 80)
-        patch.setattr(variant_items, "IMAGES", 20)
-        patch.setattr(variant_items, "LINK_IMAGES", 40)
-        return {item.name: item.measure(lab) for item in ITEMS}
+        for module in (structure, covariance, link):
+            patch.setattr(module, "DRAWS", 80)
+        patch.setattr(shared, "IMAGES", 20)
+        patch.setattr(link, "MOST_IMAGES", 40)
+        return {name: told(lab, ITEMS[name].measure, ITEMS[name].tell) for name in NAMES}
 
 
 def test_the_items() -> None:
-    assert tuple(item.name for item in ITEMS) == NAMES
-    assert {item.part for item in ITEMS} == {"beyond the paper"}
-    assert all(item.world.models == ("emoji-clip", "emoji-siglip") and item.paper.sets for item in ITEMS)
+    beyond = [item for item in ITEMS.values() if item.part == "beyond the paper"]
+    assert tuple(item.name for item in beyond) == NAMES
+    assert all(item.world.models == ("emoji-clip", "emoji-siglip") and item.paper.sets for item in beyond)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_says_what_was_measured(findings: dict[str, Finding], name: str) -> None:
+def test_it_says_what_was_measured(findings: dict[str, Told], name: str) -> None:
     finding = findings[name]
-    written = json.dumps(finding.to_json(), allow_nan=False)
-    assert Finding.from_json(json.loads(written)).answer == finding.answer
     for model in ("one", "two"):
         variants: dict[str, Any] = finding.numbers[model]["variants"]
         for variant in list(variants.values())[1:]:
@@ -65,13 +59,13 @@ def test_it_says_what_was_measured(findings: dict[str, Finding], name: str) -> N
             said = f"{model} better on {len(by['better'])}, worse on {len(by['worse'])} of 3 sets"
             assert any(said in text for text in (finding.answer, *(claim.figure for claim in finding.claims)))
     assert all(claim.text.startswith(("Ours: ", "The paper: ")) for claim in finding.claims)
-    grids = [each for each in finding.exhibits if isinstance(each, Grid)]
+    grids = [each for each in finding.exhibits if isinstance(each, Table)]
     assert all(len(row) == len(grid.columns) for grid in grids for row in grid.rows)
     assert all(sum(count for _, count in grid.groups) in (0, len(grid.columns)) for grid in grids)
     assert any(isinstance(each, Lines) and len(each.panels) == 2 for each in finding.exhibits)
 
 
-def test_claims_of_no_gain_follow_from_the_tests(findings: dict[str, Finding]) -> None:
+def test_claims_of_no_gain_follow_from_the_tests(findings: dict[str, Told]) -> None:
     for name, variant in (("structure", "exact"), ("covariance", "full"), ("link", "centred"), ("link", "mc")):
         found = [findings[name].numbers[model]["variants"][variant]["against the first"] for model in ("one", "two")]
         helped = any(len(by["better"]) > len(by["worse"]) and by["median"] < -0.005 for by in found)
@@ -85,7 +79,7 @@ def test_claims_of_no_gain_follow_from_the_tests(findings: dict[str, Finding]) -
         assert claim.verdict == ("does not hold" if helped else "holds")
 
 
-def test_the_same_tau_and_no_other(findings: dict[str, Finding]) -> None:
+def test_the_same_tau_and_no_other(findings: dict[str, Told]) -> None:
     variants = findings["evidence"].numbers["one"]["variants"]
     assert variants["official, same tau"]["tau"] == variants["evidence"]["tau"]
     assert variants["official, same tau"]["tried"] is None
@@ -132,37 +126,40 @@ def test_truth_is_looked_for_among_the_validation_images(lab: Lab) -> None:
     assert torch.equal(truth_data(lab, "one", None)[1].activations, classes.activations)
 
 
-def test_no_more_images_are_named_than_there_are(lab: Lab, findings: dict[str, Finding]) -> None:
-    assert truth_size(lab) == "80 validation images and 6 classes"
-    assert truth_size(lab, classes=False) == "80 validation images"
-    assert truth_size(cast(Lab, TinyLab(images_each=1)), classes=False) == "1 validation image"
+def test_no_more_images_are_named_than_there_are(findings: dict[str, Told]) -> None:
+    def said(images: int, classes: bool) -> str:
+        numbers = {"m": {"truth size": {"images": images, "classes": 6}}}
+        return Compared(kept(numbers, Plan(("m",)))).truth_size(classes)
+
+    assert said(80, True) == "80 validation images and 6 classes"
+    assert said(1, False) == "1 validation image"
     (ratios,) = [
-        each for each in findings["structure"].exhibits if isinstance(each, Grid) and "draws of itself" in each.columns
+        each for each in findings["structure"].exhibits if isinstance(each, Table) and "draws of itself" in each.columns
     ]
     assert "median over 20 validation images and 6 classes" in ratios.caption
     assert "on 20 validation images, its NLPD differs" in findings["link"].answer
 
 
 def test_structures_at_the_same_tau_and_lam(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(variant_items, "DRAWS", 1000)
-    monkeypatch.setattr(variant_items, "IMAGES", 10)
+    monkeypatch.setattr(structure, "DRAWS", 1000)
+    monkeypatch.setattr(shared, "IMAGES", 10)
     damped = lab.vlm("one").replace(tau=20.0, covariance="full")
     exact = damped.replace(structure="exact", tau=50.0)
     variants = {"damped": damped, "exact": exact, "exact, full": exact.replace(covariance="full")}
-    found = structure_truth(lab, "one", {name: Variant(vlm, None, {}) for name, vlm in variants.items()})
+    found = structure.truth(lab, "one", {name: Variant(vlm, None, {}) for name, vlm in variants.items()})
     images, texts, _ = truth_data(lab, "one", 50)
     alike = damped.replace(structure="exact", covariance="full", lam=damped.lam)
     analytic = float((damped.similarity(images, texts).std / alike.similarity(images, texts).std).median())
     same = "exact posterior at the same tau and lam"
-    assert found["damped"][same].median < 1
-    assert found["damped"][same].median / found["exact, full"][same].median == pytest.approx(analytic, rel=0.1)
+    assert found["damped"][same]["median"] < 1
+    assert found["damped"][same]["median"] / found["exact, full"][same]["median"] == pytest.approx(analytic, rel=0.1)
 
 
 def test_distances_of_the_links(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(variant_items, "DRAWS", 400)
+    monkeypatch.setattr(link, "DRAWS", 400)
     vlm = lab.vlm("one").replace(tau=2.0)
     mc = vlm.replace(link="mc", tau=1.0)
-    found = link_truth(lab, "one", vlm, mc)
+    found = link.truth(lab, "one", vlm, mc)
     images, classes, labels = truth_data(lab, "one", None)
     of = vlm.posterior
     drawn = monte_carlo(of["image"], images, of["text"], classes, vlm.scale, 4000, seed=9).probs

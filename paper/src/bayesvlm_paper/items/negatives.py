@@ -8,25 +8,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.estimation import TOWERS, Tower
-from bayesvlm_paper.findings import Claim, Finding, Grid, Lines, Panel, Series
-from bayesvlm_paper.item import Item
-from bayesvlm_paper.lab import Lab, shuffled
-from bayesvlm_paper.plans import CLIP_BASE, LAION, Plan
-from bayesvlm_paper.printed import published_curves
-from bayesvlm_paper.traces import (
-    PAPER_NEGATIVES,
-    EmbeddedPairs,
-    as_published,
-    embedded_pairs,
-    mean_and_std,
-    power_of_two,
-)
+from bayesvlm.report.blocks import Table
+from bayesvlm_paper import traces
+from bayesvlm_paper.exhibits import Lines, Panel, Series
+from bayesvlm_paper.finding import Claim, Finding, Numbers
+from bayesvlm_paper.lab import Lab
+from bayesvlm_paper.plans import Plan
 
 NAME = "ablation_batch_size"
 BATCHES = 5
@@ -39,33 +33,49 @@ NEAR = 0.02
 
 def batch_sizes(pairs: int) -> tuple[int, int, int]:
     """The largest power of two in a sixth of the pairs, at most the paper's 32768; a quarter, a sixteenth of that."""
-    largest = min(PAPER_NEGATIVES, power_of_two(pairs // 6))
+    largest = min(traces.PAPER_NEGATIVES, traces.power_of_two(pairs // 6))
     return largest // 16, largest // 4, largest
 
 
-def batch_traces(pairs: EmbeddedPairs, tower: Tower, order: Tensor, size: int) -> list[float]:  # [N]
+def batch_traces(pairs: traces.EmbeddedPairs, tower: Tower, order: Tensor, size: int) -> list[float]:  # [N]
     """tr(B) per pair of the first 1, 2, ..., 5 batches of an order, each contrasted within itself."""
     batches = [order[batch * size : (batch + 1) * size] for batch in range(BATCHES)]
     sums = torch.tensor([pairs.trace_B(tower, batch, batch) for batch in batches], dtype=torch.float64).cumsum(0)
     return [float(total) / ((place + 1) * size) for place, total in enumerate(sums)]
 
 
+def measure(lab: Lab) -> Numbers:
+    """tr(B) per pair with every size and number of batches, relative to five: mean and standard deviation."""
+    pairs = traces.embedded_pairs(lab, LEAST)
+    count, sizes = len(pairs), batch_sizes(len(pairs))
+    orders = traces.orders(pairs, TRIALS)
+    ratio: Numbers = {tower: {} for tower in TOWERS}
+    level: Numbers = {tower: {} for tower in TOWERS}
+    fitted = min(count, traces.PAPER_NEGATIVES)
+    for tower in TOWERS:
+        for size in sizes:
+            trials = [batch_traces(pairs, tower, order, size) for order in orders]
+            level[tower][str(size)], ratio[tower][str(size)] = relative(trials)
+        if fitted > sizes[-1]:
+            level[tower][str(fitted)] = pairs.trace_B(tower, orders[0][:fitted], orders[0][:fitted]) / fitted
+    return {"pairs": count, "batch_sizes": list(sizes), "level": level, "ratio": ratio}
+
+
+def relative(trials: Sequence[Sequence[float]]) -> tuple[float, dict[str, list[float]]]:  # [trials][batches]
+    """The level of five batches, and mean and standard deviation over trials relative to it, as the paper's seem."""
+    found = [traces.mean_and_std(values) for values in zip(*trials, strict=True)]
+    level = found[-1][0]
+    if level <= 0:
+        raise BayesVLMError("The curvature of the smallest contrast batches is zero; more pairs are needed here.")
+    return level, {"mean": [mean / level for mean, _ in found], "std": [std / level for _, std in found]}
+
+
 @dataclass(frozen=True)
 class Ratios:
-    """tr(B) of i batches relative to five: mean and standard deviation over trials, [5]; `level` is that of five."""
+    """tr(B) of i batches relative to five: mean and standard deviation over trials, [5]."""
 
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    level: float
-
-    @classmethod
-    def of(cls, trials: Sequence[Sequence[float]]) -> Ratios:  # [trials][batches]
-        """Relative to the mean over trials with five batches, as the paper's seem to be."""
-        found = [mean_and_std(values) for values in zip(*trials, strict=True)]
-        level = found[-1][0]
-        if level <= 0:
-            raise BayesVLMError("The curvature of the smallest contrast batches is zero; more pairs are needed here.")
-        return cls(tuple(mean / level for mean, _ in found), tuple(std / level for _, std in found), level)
+    mean: Sequence[float]
+    std: Sequence[float]
 
     @property
     def off(self) -> float:
@@ -82,45 +92,25 @@ class Ratios:
 By = Mapping[Tower, Mapping[int, Ratios]]  # tower -> K
 
 
-def number_of_negatives(lab: Lab) -> Finding:
+def tell(numbers: Mapping[str, Any]) -> Finding:
     """The relative trace against the number of batches, and what K does to the trace itself."""
-    model = lab.models[0]
-    pairs = embedded_pairs(lab, model, LEAST)
-    sizes = batch_sizes(len(pairs))
-    orders = [shuffled(len(pairs), seed) for seed in range(TRIALS)]
+    plan, sizes = Plan.of(numbers), numbers["batch_sizes"]
     ratios: By = {
-        tower: {size: Ratios.of([batch_traces(pairs, tower, order, size) for order in orders]) for size in sizes}
-        for tower in TOWERS
+        tower: {int(size): Ratios(**each) for size, each in numbers["ratio"][tower].items()} for tower in TOWERS
     }
-    levels = {tower: {size: each.level for size, each in ratios[tower].items()} for tower in TOWERS}
-    fitted = min(len(pairs), PAPER_NEGATIVES)
-    if fitted > sizes[-1]:
-        for tower in TOWERS:
-            levels[tower][fitted] = pairs.trace_B(tower, orders[0][:fitted], orders[0][:fitted]) / fitted
-    growth = {tower: levels[tower][max(levels[tower])] / levels[tower][sizes[0]] for tower in TOWERS}
-    largest = sizes[-1]
+    levels = {tower: {int(size): each for size, each in numbers["level"][tower].items()} for tower in TOWERS}
+    largest, most = sizes[-1], max(levels["image"])
+    growth = {tower: levels[tower][most] / levels[tower][sizes[0]] for tower in TOWERS}
     answer = (
-        f"With K = {largest:,} the mean of tr(B) over one to five batches of {model} stays within "
+        f"With K = {largest:,} the mean of tr(B) over one to five batches of {plan.model} stays within "
         + " and ".join(f"{ratios[tower][largest].off:.1%} ({tower})" for tower in TOWERS)
-        + " of that of five; but the ratio hides the level: from K = "
-        + f"{sizes[0]:,} to {max(levels['image']):,} tr(B) per pair itself changes by a factor of about "
+        + f" of that of five; but the ratio hides the level: from K = {sizes[0]:,} to {most:,} tr(B) per pair itself "
+        + "changes by a factor of about "
         + " and ".join(f"{growth[tower]:.2g} ({tower})" for tower in TOWERS)
         + "."
     )
-    return Finding(
-        answer,
-        [_claim(ratios)],
-        [_plot(lab, model, ratios), _level_table(model, levels, ratios)],
-        {
-            "batch_sizes": list(sizes),
-            "level": {tower: {str(size): value for size, value in levels[tower].items()} for tower in TOWERS},
-            "ratio": {
-                tower: {str(size): {"mean": list(r.mean), "std": list(r.std)} for size, r in ratios[tower].items()}
-                for tower in TOWERS
-            },
-        },
-        _remarks(len(pairs), ratios),
-    )
+    table = _level_table(plan.model, levels, ratios)
+    return Finding(answer, [_claim(ratios)], [_plot(plan, ratios), table], _remarks(numbers["pairs"], ratios))
 
 
 def _claim(ratios: By) -> Claim:
@@ -143,36 +133,35 @@ def _claim(ratios: By) -> Claim:
     )
 
 
-def _plot(lab: Lab, model: str, ratios: By) -> Lines:
+def _plot(plan: Plan, ratios: By) -> Lines:
     numbers = list(range(1, BATCHES + 1))
     panels = []
     for tower, by_size in ratios.items():
         series = [Series(f"K = {size:,}", numbers, each.mean, each.std) for size, each in by_size.items()]
-        if as_published(lab, model):
+        if traces.as_published(plan):
             series += [
                 Series(f"paper, K = {each['K']:,}", each["x"], each["y"], each["std"], dashed=True)
-                for each in published_curves(NAME)["series"]
-                if each["modality"] == tower
+                for each in traces.printed_curves(NAME, tower)
             ]
         panels.append(Panel(tower, "contrast batches", "tr(B) / tr(B) of five batches", series))
     caption = (
-        f"{model}: tr(B) per pair from one to five random contrast batches of K, relative to the mean with five; band: "
-        f"one standard deviation over {TRIALS} trials."
+        f"{plan.model}: tr(B) per pair from one to five random contrast batches of K, relative to the mean with five; "
+        f"band: one standard deviation over {TRIALS} trials."
     )
-    return Lines(panels, caption, "Relative trace of B against the number of contrast batches, one panel a tower.")
+    return Lines(panels, caption, "Relative trace of B against the number of contrast batches, one panel per tower.")
 
 
-def _level_table(model: str, levels: Mapping[Tower, Mapping[int, float]], ratios: By) -> Grid:
+def _level_table(model: str, levels: Mapping[Tower, Mapping[int, float]], ratios: By) -> Table:
     def cell(tower: Tower, size: int) -> str:
         level, own = levels[tower][size], ratios[tower].get(size)
         return f"{level:.2g}" if own is None else f"{level:.2g} ± {level * own.std[-1] / TRIALS**0.5:.1g}"
 
     sizes = sorted(levels["image"])
-    return Grid(
+    return Table(
         ["tr(B) per pair", *(f"K = {size:,}" for size in sizes)],
         [[tower, *(cell(tower, size) for size in sizes)] for tower in TOWERS],
-        f"{model}: the level, which the ratio above hides, with the standard error over {TRIALS} trials of five "
-        "batches; the last column is the contrast batch that fitting takes.",
+        caption=f"{model}: the level, which the ratio above hides, with the standard error over {TRIALS} trials of "
+        "five batches; the last column is the contrast batch that fitting takes.",
     )
 
 
@@ -183,7 +172,7 @@ def _remarks(pairs: int, ratios: By) -> list[str]:
         f"{ratios[tower][sizes[-1]].std[0]:.1%} with one of {sizes[-1]:,} ({tower})"
         for tower in TOWERS
     )
-    printed = {(each["modality"], each["K"]): each["std"] for each in published_curves(NAME)["series"]}
+    printed = {(tower, each["K"]): each["std"] for tower in TOWERS for each in traces.printed_curves(NAME, tower)}
     paper = " and ".join(
         f"{printed[tower, 8192][3]:.2%} against {printed[tower, 32768][0]:.2%} ({tower})" for tower in TOWERS
     )
@@ -199,15 +188,4 @@ def _remarks(pairs: int, ratios: By) -> list[str]:
     ]
 
 
-ITEMS = (
-    Item(
-        NAME,
-        "Number of negatives",
-        "How many negatives does the curvature need?",
-        "the posterior",
-        Plan(("emoji-clip",), pairs=("train",)),
-        Plan((CLIP_BASE,), pairs=(LAION,)),
-        number_of_negatives,
-        reads_pairs=True,
-    ),
-)
+ITEMS = {NAME: (measure, tell)}

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from bayesvlm.core.estimation import TOWERS, Tower
-from bayesvlm_paper.findings import Claim, Finding, Lines, Panel, Series
-from bayesvlm_paper.item import Item
-from bayesvlm_paper.lab import PAIRS, Lab, shuffled
-from bayesvlm_paper.plans import CLIP_BASE, LAION, Plan
+from bayesvlm_paper.exhibits import Lines, Panel, Series
+from bayesvlm_paper.finding import Claim, Finding, Numbers
+from bayesvlm_paper.lab import Lab
+from bayesvlm_paper.plans import PAIRS, Plan
 from bayesvlm_paper.printed import published_curves
 from bayesvlm_paper.traces import (
     PAPER_NEGATIVES,
@@ -25,7 +26,9 @@ from bayesvlm_paper.traces import (
     as_published,
     embedded_pairs,
     mean_and_std,
+    orders,
     power_of_two,
+    printed_curves,
 )
 
 NAME = "hessian-nbr-samples"
@@ -72,20 +75,40 @@ def subset_traces(
     return found
 
 
+def measure(lab: Lab) -> Numbers:
+    """The trace per pair against the number of pairs, both towers: mean and standard deviation over the subsets."""
+    pairs = embedded_pairs(lab, LEAST)
+    sizes, drawn = subset_sizes(len(pairs)), orders(pairs, SUBSETS)
+
+    def traces(tower: Tower, negatives: int) -> dict[str, list[float]]:
+        subsets = [subset_traces(pairs, tower, order, sizes, negatives) for order in drawn]
+        found = [mean_and_std(values) for values in zip(*subsets, strict=True)]
+        return {"trace_per_pair": [mean for mean, _ in found], "std": [std for _, std in found]}
+
+    return {
+        "pairs": len(pairs),
+        "sizes": list(sizes),
+        "negatives": {
+            str(negatives): {tower: traces(tower, negatives) for tower in TOWERS}
+            for negatives in contrast_sizes(len(pairs))
+        },
+    }
+
+
 @dataclass(frozen=True)
 class Curve:
     """Mean and standard deviation over the subsets, as shares of the mean with all pairs."""
 
-    sizes: tuple[int, ...]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    sizes: Sequence[int]
+    mean: Sequence[float]
+    std: Sequence[float]
     full: float  # the trace per pair with all of them
 
     @classmethod
-    def of(cls, sizes: Sequence[int], subsets: Sequence[Sequence[float]]) -> Curve:  # [trials][sizes]
-        found = [mean_and_std(values) for values in zip(*subsets, strict=True)]
-        full = found[-1][0]
-        return cls(tuple(sizes), tuple(m / full for m, _ in found), tuple(s / full for _, s in found), full)
+    def of(cls, sizes: Sequence[int], traces: Mapping[str, Sequence[float]]) -> Curve:
+        """From the numbers of a tower."""
+        means, stds = traces["trace_per_pair"], traces["std"]
+        return cls(sizes, [mean / means[-1] for mean in means], [std / means[-1] for std in stds], means[-1])
 
     @property
     def quarter(self) -> int:
@@ -111,38 +134,15 @@ class Curve:
 Curves = Mapping[int, Mapping[Tower, Curve]]  # K -> tower
 
 
-def number_of_pairs(lab: Lab) -> Finding:
-    """The trace against the number of pairs, both towers."""
-    model = lab.models[0]
-    pairs = embedded_pairs(lab, model, LEAST)
-    sizes = subset_sizes(len(pairs))
-    orders = [shuffled(len(pairs), seed) for seed in range(SUBSETS)]
+def tell(numbers: Mapping[str, Any]) -> Finding:
+    """How many pairs are enough."""
+    plan, total = Plan.of(numbers), numbers["pairs"]
     curves: Curves = {
-        negatives: {
-            tower: Curve.of(sizes, [subset_traces(pairs, tower, order, sizes, negatives) for order in orders])
-            for tower in TOWERS
-        }
-        for negatives in contrast_sizes(len(pairs))
+        int(negatives): {tower: Curve.of(numbers["sizes"], by_tower[tower]) for tower in TOWERS}
+        for negatives, by_tower in numbers["negatives"].items()
     }
-    return Finding(
-        _answer(model, len(pairs), curves),
-        [_claim(len(pairs), curves)],
-        [_plot(lab, model, curves)],
-        {
-            "sizes": list(sizes),
-            "negatives": {
-                str(negatives): {
-                    tower: {
-                        "trace_per_pair": [curve.full * mean for mean in curve.mean],
-                        "std": [curve.full * std for std in curve.std],
-                    }
-                    for tower, curve in by_tower.items()
-                }
-                for negatives, by_tower in curves.items()
-            },
-        },
-        _remarks(len(pairs), curves),
-    )
+    answer = _answer(plan.model, total, curves)
+    return Finding(answer, [_claim(total, curves)], [_plot(plan, curves)], _remarks(total, curves))
 
 
 def _answer(model: str, total: int, curves: Curves) -> str:
@@ -172,14 +172,14 @@ def _claim(total: int, curves: Curves) -> Claim:
     )
 
 
-def _plot(lab: Lab, model: str, curves: Curves) -> Lines:
+def _plot(plan: Plan, curves: Curves) -> Lines:
     panels = []
     for tower in TOWERS:
         series = [
             Series(f"K = {negatives:,}", by_tower[tower].sizes, by_tower[tower].mean, by_tower[tower].std)
             for negatives, by_tower in curves.items()
         ]
-        if as_published(lab, model):
+        if as_published(plan):
             series.append(_printed(tower))
         panels.append(Panel(tower, "pairs", "trace / trace of all pairs", series, log_x=True))
     levels = ", ".join(
@@ -188,15 +188,15 @@ def _plot(lab: Lab, model: str, curves: Curves) -> Lines:
         for tower in TOWERS
     )
     caption = (
-        f"{model}: trace of the Hessian per pair, relative to that of all pairs: {levels}. Band: one standard "
+        f"{plan.model}: trace of the Hessian per pair, relative to that of all pairs: {levels}. Band: one standard "
         f"deviation over {SUBSETS} random subsets. Every pair is contrasted with K."
     )
-    return Lines(panels, caption, "Relative trace of the Hessian against the number of pairs, one panel a tower.")
+    return Lines(panels, caption, "Relative trace of the Hessian against the number of pairs, one panel per tower.")
 
 
 def _printed(tower: Tower) -> Series:
     """The paper's curve relative to its own end."""
-    found = next(each for each in published_curves(NAME)["series"] if each["modality"] == tower)
+    (found,) = printed_curves(NAME, tower)
     last = found["y"][-1]
     spread = [(upper - lower) / 2 / last for upper, lower in zip(found["upper"], found["lower"], strict=True)]
     return Series("paper (model not named)", found["x"], [y / last for y in found["y"]], spread, dashed=True)
@@ -222,15 +222,4 @@ def _remarks(total: int, curves: Curves) -> list[str]:
     ]
 
 
-ITEMS = (
-    Item(
-        NAME,
-        "Number of pairs for the Hessian",
-        "How many image-text pairs does the Hessian need?",
-        "the posterior",
-        Plan(("emoji-clip",), pairs=("train",)),
-        Plan((CLIP_BASE,), pairs=(LAION,)),
-        number_of_pairs,
-        reads_pairs=True,
-    ),
-)
+ITEMS = {NAME: (measure, tell)}
