@@ -14,13 +14,13 @@ from PIL import Image
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.models.layout import CLIP_MEAN, CLIP_STD, save_clip_tokenizer, save_gemma_tokenizer
 from bayesvlm.models.probabilistic import csd, load_tokeniser, pcmepp_score, probabilistic_family, to_pixels, tokens
-from bayesvlm.models.probabilistic.configuration import Configuration, TokenSource, Tower
+from bayesvlm.models.probabilistic.configuration import Configuration, TokenSource, TowerShape
 
 _MERGES = [("p", "h"), ("ph", "o"), ("t", "o</w>"), ("pho", "to</w>"), ("o", "f</w>")]
 
 
 def configuration(vocab_size: int, source: TokenSource, context: int = 12) -> Configuration:
-    tower = Tower(width=8, layers=1, heads=1, mlp_ratio=4.0)
+    tower = TowerShape(width=8, layers=1, heads=1, mlp_ratio=4.0)
     return Configuration(8, False, tower, 32, 16, tower, context, vocab_size, source)
 
 

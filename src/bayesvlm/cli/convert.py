@@ -36,7 +36,7 @@ def convert(
     """
     from bayesvlm.artifacts import PosteriorConfig, SavedPosterior
     from bayesvlm.artifacts.destination import posterior_destination
-    from bayesvlm.artifacts.published import read_published
+    from bayesvlm.artifacts.hessians import read_published
     from bayesvlm.core.errors import check_choice
     from bayesvlm.core.estimation import TOWERS
     from bayesvlm.vlm import BayesVLM

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from bayesvlm.core.estimation import Loss
 from bayesvlm.models.huggingface import HuggingFaceAdapter
-from bayesvlm.models.tower import Tower
+from bayesvlm.models.projection_layer import ProjectionLayer
 
 
 class CLIPAdapter(HuggingFaceAdapter):
@@ -17,8 +17,8 @@ class CLIPAdapter(HuggingFaceAdapter):
     loss: Loss = "infonce"
 
     @staticmethod
-    def towers(model: Any) -> tuple[Tower, Tower]:
-        return Tower(model.visual_projection), Tower(model.text_projection)
+    def towers(model: Any) -> tuple[ProjectionLayer, ProjectionLayer]:
+        return ProjectionLayer(model.visual_projection), ProjectionLayer(model.text_projection)
 
     def tokenise(self, texts: list[str]) -> dict[str, Tensor]:
         encoded = self._tokenizer(

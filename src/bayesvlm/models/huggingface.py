@@ -19,7 +19,7 @@ from bayesvlm.images.decoding import ImageLike, as_images, to_rgb
 from bayesvlm.images.resizing import processor_resizing
 from bayesvlm.models.adapter import Adapter, Reference, as_texts
 from bayesvlm.models.preprocessing import PixelTensors, Preprocessor
-from bayesvlm.models.tower import Tower
+from bayesvlm.models.projection_layer import ProjectionLayer
 
 _OF_A_FILE = (
     "_name_or_path",
@@ -74,7 +74,7 @@ class HuggingFaceAdapter(Adapter):
 
     @staticmethod
     @abstractmethod
-    def towers(model: Any) -> tuple[Tower, Tower]:
+    def towers(model: Any) -> tuple[ProjectionLayer, ProjectionLayer]:
         """The image tower and the text tower."""
 
     @abstractmethod

@@ -22,7 +22,7 @@ from bayesvlm.models.adapter import TOLERANCE, Adapter, Reference, as_texts
 from bayesvlm.models.huggingface import tokenizer_hash
 from bayesvlm.models.pixels import Pixels
 from bayesvlm.models.preprocessing import PixelTensors, Preprocessor, pixel_values
-from bayesvlm.models.tower import Tower
+from bayesvlm.models.projection_layer import ProjectionLayer
 
 
 class OpenClipAdapter(Adapter):
@@ -108,7 +108,7 @@ class OpenClipAdapter(Adapter):
         )
         self._try("text", self._text_tower, self.text, lambda: self.model.encode_text(tokens, normalize=False))
 
-    def _try(self, which: str, tower: Tower, projection: Projection, encode: Callable[[], Tensor]) -> None:
+    def _try(self, which: str, tower: ProjectionLayer, projection: Projection, encode: Callable[[], Tensor]) -> None:
         outputs: list[Tensor] = []
         try:
             with torch.inference_mode():
@@ -133,7 +133,7 @@ class LinearProduct(nn.Linear):
         return output
 
 
-def image_tower(visual: Any) -> Tower | None:
+def image_tower(visual: Any) -> ProjectionLayer | None:
     """The last linear layer of an image tower of open_clip, made one where it is not; None where there is none."""
     if hasattr(visual, "attnpool"):
         return _resnet_tower(visual)
@@ -142,43 +142,43 @@ def image_tower(visual: Any) -> Tower | None:
     return _own_tower(visual, "proj")
 
 
-def text_tower(text: Any) -> Tower | None:
+def text_tower(text: Any) -> ProjectionLayer | None:
     """The last linear layer of a text tower of open_clip, or of one of `transformers`; None where there is none."""
     if hasattr(text, "text_projection"):
         return _own_tower(text, "text_projection")
     layer = _last_linear(getattr(text, "proj", None))
-    return None if layer is None else Tower(layer)
+    return None if layer is None else ProjectionLayer(layer)
 
 
-def _own_tower(module: Any, attribute: str) -> Tower | None:
+def _own_tower(module: Any, attribute: str) -> ProjectionLayer | None:
     """A tower of open_clip's own: the projection is a parameter [p, d] to multiply with, a linear layer or None."""
     projection = getattr(module, attribute, None)
     if isinstance(projection, nn.Parameter):
         layer = _linear(projection.T, None, LinearProduct)
         delattr(module, attribute)  # a parameter's name is not given to a module while it is taken
         setattr(module, attribute, layer)
-        return Tower(layer)
-    return Tower(projection) if isinstance(projection, nn.Linear) else None
+        return ProjectionLayer(layer)
+    return ProjectionLayer(projection) if isinstance(projection, nn.Linear) else None
 
 
-def _resnet_tower(visual: Any) -> Tower:
+def _resnet_tower(visual: Any) -> ProjectionLayer:
     """ModifiedResNet: attention and projection are one fused call, which is left with the identity to project by."""
     pool = visual.attnpool
     layer, width = _linear(pool.c_proj.weight, pool.c_proj.bias), pool.c_proj.in_features
     pool.c_proj = _linear(torch.eye(width).to(layer.weight), torch.zeros(width).to(layer.weight))
     visual.attnpool = nn.Sequential(OrderedDict(attention=pool, projection=layer))
-    return Tower(layer)
+    return ProjectionLayer(layer)
 
 
-def _timm_tower(visual: Any) -> Tower | None:
+def _timm_tower(visual: Any) -> ProjectionLayer | None:
     """A tower of timm: open_clip's head on top of it, timm's own classifier in its place, or SigLIP's pooling."""
     layer = _last_linear(visual.head)
     if layer is None:
         layer = _last_linear(visual.trunk.get_classifier())
     if layer is not None:
-        return Tower(layer)
+        return ProjectionLayer(layer)
     pool = getattr(visual.trunk, "attn_pool", None)  # y = x + fc2(gelu(fc1(norm(x)))), as in SigLIP
-    return None if pool is None or pool.mlp is None else Tower(pool.mlp.fc2, residual=pool.norm)
+    return None if pool is None or pool.mlp is None else ProjectionLayer(pool.mlp.fc2, residual=pool.norm)
 
 
 def _last_linear(module: Any) -> nn.Linear | None:
@@ -200,7 +200,7 @@ def _linear(weight: Tensor, bias: Tensor | None, kind: type[nn.Linear] = nn.Line
     return layer
 
 
-def _required(tower: Tower | None, which: str, name: str) -> Tower:
+def _required(tower: ProjectionLayer | None, which: str, name: str) -> ProjectionLayer:
     if tower is None:
         raise BayesVLMError(
             f"The {which} tower of {name!r} does not end in a linear layer: its embeddings are pooled features and no "

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from bayesvlm.core.estimation import Loss
 from bayesvlm.models.huggingface import HuggingFaceAdapter
-from bayesvlm.models.tower import Tower
+from bayesvlm.models.projection_layer import ProjectionLayer
 
 
 class SiglipAdapter(HuggingFaceAdapter):
@@ -21,9 +21,9 @@ class SiglipAdapter(HuggingFaceAdapter):
     loss: Loss = "sigmoid"
 
     @staticmethod
-    def towers(model: Any) -> tuple[Tower, Tower]:
+    def towers(model: Any) -> tuple[ProjectionLayer, ProjectionLayer]:
         pooling = model.vision_model.head
-        return Tower(pooling.mlp.fc2, residual=pooling.layernorm), Tower(model.text_model.head)
+        return ProjectionLayer(pooling.mlp.fc2, residual=pooling.layernorm), ProjectionLayer(model.text_model.head)
 
     def tokenise(self, texts: list[str]) -> dict[str, Tensor]:
         """Lower-cased and padded to the full context, with no mask: the pooled token is the last one, padding or not.

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.models.probabilistic.configuration import Tower
+from bayesvlm.models.probabilistic.configuration import TowerShape
 
 Gaussians = tuple[Tensor, Tensor]  # unit means [N, d], log variances [N, d]
 
@@ -46,7 +46,7 @@ class Attention(nn.Module):
 class Block(nn.Module):
     """Attention and a perceptron, each normalised before and added after."""
 
-    def __init__(self, tower: Tower, quick_gelu: bool, causal: bool) -> None:
+    def __init__(self, tower: TowerShape, quick_gelu: bool, causal: bool) -> None:
         super().__init__()
         hidden = int(tower.width * tower.mlp_ratio)
         self.ln_1 = nn.LayerNorm(tower.width, eps=tower.eps)
@@ -67,7 +67,7 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     """A stack of blocks that can be run in part, since PCME++ branches off before the last ones."""
 
-    def __init__(self, tower: Tower, layers: int, quick_gelu: bool, causal: bool = False) -> None:
+    def __init__(self, tower: TowerShape, layers: int, quick_gelu: bool, causal: bool = False) -> None:
         super().__init__()
         self.resblocks = nn.ModuleList(Block(tower, quick_gelu, causal) for _ in range(layers))
 

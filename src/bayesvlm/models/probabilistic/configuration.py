@@ -17,7 +17,7 @@ Cleaning = Literal["canonicalize", "lower", "whitespace"]
 
 
 @dataclass(frozen=True)
-class Tower:
+class TowerShape:
     """One transformer.
 
     Attributes:
@@ -54,10 +54,10 @@ class Configuration:
 
     embed_dim: int
     quick_gelu: bool
-    image: Tower
+    image: TowerShape
     image_size: int
     patch_size: int
-    text: Tower
+    text: TowerShape
     context_length: int
     vocab_size: int
     tokens: TokenSource

@@ -23,7 +23,7 @@ from bayesvlm.models.probabilistic.configuration import (
     Configuration,
     Entries,
     TokenSource,
-    Tower,
+    TowerShape,
     heads_of,
 )
 from bayesvlm.models.probabilistic.scores import pcmepp_score
@@ -117,7 +117,7 @@ def read_pcmepp(entries: Entries) -> Configuration:
 
     image_size, patch_size = vision.count("image_size", 224), vision.count("patch_size", 16)
     width, layers = vision.count("width", 768), vision.count("layers", 12)
-    image = Tower(
+    image = TowerShape(
         width,
         layers,
         heads_of(vision, width, width // vision.count("head_width", 64)),
@@ -133,7 +133,7 @@ def read_pcmepp(entries: Entries) -> Configuration:
     context_length, vocab_size = text.count("context_length", 77), text.count("vocab_size", 49408)
     width, layers = text.count("width", 512), text.count("layers", 12)
     heads = heads_of(text, width, text.count("heads", 8))
-    words = Tower(width, layers, heads, _TEXT_MLP_RATIO, unc_layers=_branch(text, layers))
+    words = TowerShape(width, layers, heads, _TEXT_MLP_RATIO, unc_layers=_branch(text, layers))
     text.fixed(ls_init_value=None, embed_cls=False, output_tokens=False)
     text.ignored("hf_model_name", "hf_tokenizer_name", "hf_model_pretrained", "proj", "pooler_type", "pad_id")
     text.finish()

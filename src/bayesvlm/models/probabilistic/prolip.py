@@ -27,7 +27,7 @@ from bayesvlm.models.probabilistic.configuration import (
     Configuration,
     Entries,
     TokenSource,
-    Tower,
+    TowerShape,
     heads_of,
 )
 from bayesvlm.models.probabilistic.scores import csd
@@ -127,7 +127,7 @@ def read_prolip(entries: Entries) -> Configuration:
 
     image_size, patch_size = vision.count("image_size", 224), vision.count("patch_size", 16)
     width = vision.count("width", 768)
-    image = Tower(
+    image = TowerShape(
         width,
         vision.count("layers", 12),
         heads_of(vision, width, width // vision.count("head_width", 64)),
@@ -144,7 +144,7 @@ def read_prolip(entries: Entries) -> Configuration:
     width = text.count("width", 768)
     if width != embed_dim:  # its log variance is a layer of this width, fed with an embedding
         raise text.wrong("width", width, f"the embedding's width, {embed_dim}")
-    words = Tower(
+    words = TowerShape(
         width,
         text.count("layers", 12),
         heads_of(text, width, text.count("heads", 12)),

@@ -15,7 +15,7 @@ from bayesvlm.models.hooks import captured_inputs
 
 
 @dataclass(frozen=True)
-class Tower:
+class ProjectionLayer:
     """Where a tower's last linear layer is, and the module, if any, whose input is added to that layer's output."""
 
     layer: nn.Linear
