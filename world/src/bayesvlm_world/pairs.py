@@ -4,38 +4,26 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 
-from bayesvlm.data.pairs.batches import Pair, PairBatches, decoded_pairs
-from bayesvlm.images.decoding import to_rgb
-from bayesvlm.images.files import ReadImage, SkippedImages
+from bayesvlm.data.pairs.batches import Pair, StoredPairs
+from bayesvlm.images.files import SkippedImages
 from bayesvlm_world.splits import Split
 
 
 @dataclass(frozen=True)
-class WorldPairs:
+class WorldPairs(StoredPairs):
     """A set of pairs (`data.PairSet`): images of splits of the world with their captions, split after split."""
 
     splits: tuple[Split, ...]
     batch_size: int = 64
-
-    @property
-    def skipped(self) -> SkippedImages:
-        """Nothing: every image of the world can be read."""
-        return SkippedImages(strict=True)
+    skipped: SkippedImages = field(default_factory=lambda: SkippedImages(strict=True))  # every image can be read
 
     @property
     def size(self) -> int:
         """The number of pairs."""
         return sum(map(len, self.splits))
-
-    def __iter__(self) -> PairBatches:
-        return self.decoded(to_rgb)
-
-    def decoded(self, read: ReadImage) -> PairBatches:
-        """The batches, their images as `read` decodes them."""
-        return decoded_pairs(self.stored(), self.batch_size, self.skipped, read)
 
     def stored(self) -> Iterator[Pair]:
         """The pairs one after another, nothing decoded."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from bayesvlm.core.errors import BayesVLMError, check_count
-from bayesvlm.images.decoding import ImageLike
+from bayesvlm.images.decoding import ImageLike, to_rgb
 from bayesvlm.images.files import ReadImage, SkippedImages, decoded_batches, read_stored
 
 Source = TypeVar("Source", bound=Hashable)
@@ -53,11 +53,24 @@ class PairSet(Protocol):
         """A hash that a resumed fit must find unchanged."""
 
 
-def decoded_pairs(pairs: Iterable[Pair], batch_size: int, skipped: SkippedImages, read: ReadImage) -> PairBatches:
-    """Batches of (images, texts); an image that cannot be decoded is left out with its text, and noted."""
-    for batch in decoded_batches(pairs, skipped, partial(read_stored, read=read), batch_size):
-        if batch.images:
-            yield batch.images, [pair.text for pair in batch.items]
+class StoredPairs:
+    """A set of pairs that says what it stores; decoding it is the same for all."""
+
+    batch_size: int
+    skipped: SkippedImages
+
+    def stored(self) -> Iterator[Pair]:
+        """The pairs one after another, nothing decoded; what has no image or no text is noted as skipped."""
+        raise NotImplementedError
+
+    def __iter__(self) -> PairBatches:
+        return self.decoded(to_rgb)
+
+    def decoded(self, read: ReadImage) -> PairBatches:
+        """The batches, their images as `read` decodes them; one that cannot be is left out with its text, and noted."""
+        for batch in decoded_batches(self.stored(), self.skipped, partial(read_stored, read=read), self.batch_size):
+            if batch.images:
+                yield batch.images, [pair.text for pair in batch.items]
 
 
 def in_rounds(pairs: Iterable[tuple[Source, str]], captions_per_image: int | None) -> list[tuple[Source, str]]:

@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.data.pairs.batches import Pair, PairBatches, decoded_pairs, in_rounds
+from bayesvlm.data.pairs.batches import Pair, StoredPairs, in_rounds
 from bayesvlm.data.pairs.captions import CAPTION_COLUMNS, IMAGE_COLUMNS, choose_column
 from bayesvlm.data.tables import load_table
-from bayesvlm.images.decoding import ImageLike, to_rgb
-from bayesvlm.images.files import ReadImage, SkippedImages
+from bayesvlm.images.decoding import ImageLike
+from bayesvlm.images.files import SkippedImages
 
 _IMAGES = (*IMAGE_COLUMNS, "img", "jpg", "jpeg", "png", "webp")
 _TEXTS = (*CAPTION_COLUMNS, "captions", "texts", "txt")
 
 
 @dataclass(frozen=True)
-class PairDataset:
+class PairDataset(StoredPairs):
     """A set of pairs (`data.pairs.PairSet`): the rows of a data set; a row with several captions is several pairs.
 
     Args:
@@ -99,13 +99,6 @@ class PairDataset:
     def size(self) -> int:
         """The number of pairs listed."""
         return len(self.pairs)
-
-    def __iter__(self) -> PairBatches:
-        return self.decoded(to_rgb)
-
-    def decoded(self, read: ReadImage) -> PairBatches:
-        """The batches, their images as `read` decodes them."""
-        return decoded_pairs(self.stored(), self.batch_size, self.skipped, read)
 
     def stored(self) -> Iterator[Pair]:
         """The pairs one after another, nothing decoded."""

@@ -9,20 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.data.pairs.batches import (
-    Pair,
-    PairBatches,
-    decoded_pairs,
-    in_rounds,
-    refuse_choices,
-)
+from bayesvlm.data.pairs.batches import Pair, StoredPairs, in_rounds, refuse_choices
 from bayesvlm.data.pairs.captions import find_captions_file, read_captions_file, read_text
-from bayesvlm.images.decoding import to_rgb
-from bayesvlm.images.files import ReadImage, SkippedImages, find_images
+from bayesvlm.images.files import SkippedImages, find_images
 
 
 @dataclass(frozen=True)
-class PairFolder:
+class PairFolder(StoredPairs):
     """A set of pairs (`data.pairs.PairSet`): image files with their captions, decoded batch by batch.
 
     Args:
@@ -81,13 +74,6 @@ class PairFolder:
     def size(self) -> int:
         """The number of pairs listed."""
         return len(self.pairs)
-
-    def __iter__(self) -> PairBatches:
-        return self.decoded(to_rgb)
-
-    def decoded(self, read: ReadImage) -> PairBatches:
-        """The batches, their images as `read` decodes them."""
-        return decoded_pairs(self.stored(), self.batch_size, self.skipped, read)
 
     def stored(self) -> Iterator[Pair]:
         """The pairs one after another, nothing decoded."""

@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.data.pairs.batches import Pair, PairBatches, decoded_pairs
+from bayesvlm.data.pairs.batches import Pair, StoredPairs
 from bayesvlm.data.tars import read_samples
-from bayesvlm.images.decoding import to_rgb
-from bayesvlm.images.files import SUFFIXES, ReadImage, SkippedImages
+from bayesvlm.images.files import SUFFIXES, SkippedImages
 
 _SHARDS = (".tar", ".tar.gz")
 _BRACES = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}")  # {00000..00099} or {train,val}
@@ -72,7 +71,7 @@ def without_braces(name: str) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class PairShards:
+class PairShards(StoredPairs):
     """A set of pairs (`data.pairs.PairSet`), shard after shard.
 
     A sample without an image or without a caption is skipped and noted. So is the rest of a shard that cannot be read
@@ -118,13 +117,6 @@ class PairShards:
         counts = [_successes(shard) for shard in self.shards]
         known = [count for count in counts if count is not None]
         return sum(known) if len(known) == len(counts) else None
-
-    def __iter__(self) -> PairBatches:
-        return self.decoded(to_rgb)
-
-    def decoded(self, read: ReadImage) -> PairBatches:
-        """The batches, their images as `read` decodes them."""
-        return decoded_pairs(self.stored(), self.batch_size, self.skipped, read)
 
     def fingerprint(self) -> str:
         """A hash of the shards' names, sizes, first and last 64 KiB: terabytes are not read twice to begin a fit.
