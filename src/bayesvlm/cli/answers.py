@@ -11,7 +11,7 @@ import importlib.util
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from io import StringIO
 from itertools import islice
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from bayesvlm.artifacts.files import check_new_file
-from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.core.errors import BayesVLMError, writing
 from bayesvlm.locks import locked
 
 Row = dict[str, Any]
@@ -170,14 +170,8 @@ class AnswerFile:
         os.replace(whole, self.out)
         self.partial.unlink()
 
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise BayesVLMError(
-                f"{self.partial} cannot be written: {error.strerror or error}; make room, or name another file."
-            ) from None
+    def _writing(self) -> AbstractContextManager[None]:
+        return writing(self.partial, "make room, or name another file")
 
 
 # The forms ------------------------------------------------------------------------------------------------------------

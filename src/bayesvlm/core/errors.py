@@ -2,6 +2,8 @@
 
 import math
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from numbers import Real
 
 
@@ -45,6 +47,15 @@ def check_choice(name: str, value: object, known: tuple[str, ...]) -> None:
         *others, last = map(repr, known)
         listed = f"{', '.join(others)} or {last}" if others else last
         raise BayesVLMError(f"{name}={value!r} is not known; use {listed}.")
+
+
+@contextmanager
+def writing(what: object, remedy: str) -> Iterator[None]:
+    """Say in a sentence why something cannot be written in this block: a full disk, a folder without access."""
+    try:
+        yield
+    except OSError as error:
+        raise BayesVLMError(f"{what} cannot be written: {error.strerror or error}; {remedy}.") from None
 
 
 def first_line(error: Exception) -> str:

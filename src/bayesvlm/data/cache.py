@@ -19,7 +19,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from bayesvlm.core.errors import BayesVLMError, check_count
+from bayesvlm.core.errors import BayesVLMError, check_count, writing
 from bayesvlm.core.printing import described
 from bayesvlm.locks import locked
 
@@ -211,16 +211,9 @@ class FeatureCache:
                 held.enter_context(locked(path, busy=say_so))
             yield
 
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """Say in a sentence why a file cannot be written."""
-        try:
-            yield
-        except OSError as error:
-            raise BayesVLMError(
-                f"The cache {self.folder} cannot be written: {error.strerror or error}; make room or give access to "
-                "it, or name another folder in BAYESVLM_CACHE."
-            ) from None
+    def _writing(self) -> AbstractContextManager[None]:
+        remedy = "make room or give access to it, or name another folder in BAYESVLM_CACHE"
+        return writing(f"The cache {self.folder}", remedy)
 
 
 def tensor_fingerprint(tensors: Iterable[tuple[str, Tensor]]) -> str:
