@@ -109,7 +109,7 @@ def distances(adapter: Adapter, paths: Sequence[Path]) -> Tensor:  # [N]
 
 
 def make_photos(folder: Path, count: int) -> list[Path]:
-    """JPEG files in one subfolder a class: scenes mirrored and lit in many ways, of every kind that cameras write."""
+    """JPEG files in one subfolder per class: scenes mirrored and lit in many ways, of every kind that cameras write."""
     paths = [folder / CLASSES[number % len(CLASSES)] / f"{number:04d}.jpg" for number in range(count)]
     drawings = load("openmoji-colour").images[:200]
     for first in range(SCENES):

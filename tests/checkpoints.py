@@ -1,4 +1,4 @@
-"""Tiny checkpoints of every family, made once a session."""
+"""Tiny checkpoints of every family, made once per session."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FAMILIES = ("clip", "siglip", "siglip2-fixed", "siglip2-naflex")
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """One folder a family; the one with SigLIP's own SentencePiece tokenizer only where that can be loaded."""
+    """One folder per family; the one with SigLIP's own SentencePiece tokenizer only where that can be loaded."""
     root = tmp_path_factory.mktemp("checkpoints")
     made = {
         "clip": save_tiny_clip(root / "clip"),

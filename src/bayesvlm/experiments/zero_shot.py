@@ -1,7 +1,7 @@
 """The paper's first question: are the uncertainties useful? One model on one labelled set, all methods side by side.
 
 A result is two files that name everything they were made from: NAME.json with the figures, NAME.safetensors with six
-numbers an image and method. Tables, tests and pictures are made from these alone.
+numbers per image and method. Tables, tests and pictures are made from these alone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The scores ProLIP and PCME++ were trained with, between Gaussians with a diagonal covariance.
 
 For unit means they are one score: |m - m'|^2 = 2 - 2 m.m', so PCME++'s is ProLIP's with scale 2a and bias b - 2a.
-Both split into one product of the means and one number an item, so that no [N, M, d] tensor is needed.
+Both split into one product of the means and one number per item, so that no [N, M, d] tensor is needed.
 """
 
 from __future__ import annotations
