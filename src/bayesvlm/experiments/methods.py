@@ -109,5 +109,5 @@ def check_suits(vlm: BayesVLM, method: str) -> None:
 
 
 def losses(scores: Mapping[str, Scores], metric: Literal["top1", "nlpd"]) -> dict[str, Tensor]:  # [N] each
-    """What a paired test compares: one loss an input."""
+    """What a paired test compares: one loss per input."""
     return {name: found.nll if metric == "nlpd" else 1 - found.correct.double() for name, found in scores.items()}
