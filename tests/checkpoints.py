@@ -7,11 +7,12 @@ import io
 import json
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from bayesvlm.models import Adapter, load_adapter
-from bayesvlm.testing.tiny import save_tiny_clip, save_tiny_siglip, save_tiny_siglip2
+if TYPE_CHECKING:  # models are imported where they are needed: the environment of open_clip has to be mended first
+    from bayesvlm.models import Adapter
 
 FAMILIES = ("clip", "siglip", "siglip2-fixed", "siglip2-naflex")
 
@@ -19,6 +20,8 @@ FAMILIES = ("clip", "siglip", "siglip2-fixed", "siglip2-naflex")
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """One folder per family; the one with SigLIP's own SentencePiece tokenizer only where that can be loaded."""
+    from bayesvlm.testing import save_tiny_clip, save_tiny_siglip, save_tiny_siglip2
+
     root = tmp_path_factory.mktemp("checkpoints")
     made = {
         "clip": save_tiny_clip(root / "clip"),
@@ -40,17 +43,23 @@ def family(request: pytest.FixtureRequest, folders: dict[str, Path]) -> str:
 @pytest.fixture
 def adapter(family: str, folders: dict[str, Path]) -> Adapter:
     """A fresh adapter, which a test may damage."""
-    return load_adapter(folders[family], device="cpu")
+    return _load(folders[family])
 
 
 @pytest.fixture
 def clip(folders: dict[str, Path]) -> Adapter:
-    return load_adapter(folders["clip"], device="cpu")
+    return _load(folders["clip"])
 
 
 @pytest.fixture
 def siglip(folders: dict[str, Path]) -> Adapter:
-    return load_adapter(folders["siglip2-fixed"], device="cpu")
+    return _load(folders["siglip2-fixed"])
+
+
+def _load(folder: Path) -> Adapter:
+    from bayesvlm.models import load_adapter
+
+    return load_adapter(folder, device="cpu")
 
 
 def _with_sentencepiece(source: Path, target: Path) -> Path:

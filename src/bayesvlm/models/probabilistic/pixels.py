@@ -16,11 +16,6 @@ from torch import Tensor
 
 from bayesvlm.models.layout import CLIP_MEAN, CLIP_STD
 
-try:
-    from transformers import CLIPImageProcessorPil as ClipProcessor
-except ImportError:  # transformers 4, whose CLIPImageProcessor is that one
-    from transformers import CLIPImageProcessor as ClipProcessor  # type: ignore[assignment]
-
 RESAMPLE = Image.Resampling.BICUBIC
 
 
@@ -37,7 +32,11 @@ def to_pixels(images: Sequence[Image.Image], size: int) -> Tensor:  # [N, 3, siz
 
 @cache
 def _processor(size: int) -> Any:
-    return ClipProcessor(
+    import transformers  # here, because it takes seconds
+
+    # transformers 4 has one CLIPImageProcessor, which is that of Pillow.
+    family: Any = getattr(transformers, "CLIPImageProcessorPil", None) or transformers.CLIPImageProcessor
+    return family(
         size={"shortest_edge": size},
         crop_size={"height": size, "width": size},
         resample=RESAMPLE,
