@@ -16,7 +16,8 @@ from bayesvlm.core.features import Features
 def class_names(classes: Sequence[str] | Features) -> tuple[str, ...] | None:
     """The class list, checked; None for Features, which carry no names."""
     if isinstance(classes, str) or not isinstance(classes, Sequence | Features):
-        raise BayesVLMError(f"classes={classes!r}; it must be a list of class names or prompts, or Features.")
+        given = f"{str(classes)[:60]}, a {type(classes).__name__}"
+        raise BayesVLMError(f"classes={given}; it must be a list of class names or prompts, or Features.")
     if len(classes) == 0:
         raise BayesVLMError("The class list is empty; pass at least one class name or prompt.")
     if isinstance(classes, Features):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image
 from torch import Tensor
 
@@ -168,7 +169,7 @@ def _mark(item: Any) -> bytes:
     if isinstance(item, str | Path):
         return str(item).encode(errors="surrogatepass") + b"\0"
     if isinstance(item, Features):
-        return item.activations.detach().cpu().numpy().tobytes()
+        return _bytes(item.activations)
     if isinstance(item, Image.Image):
         return repr(item.size).encode() + item.resize((4, 4)).tobytes()
     if isinstance(item, Mapping):  # ready for the encoder
@@ -177,12 +178,20 @@ def _mark(item: Any) -> bytes:
         item.seek(0)  # type: ignore[attr-defined]
         return item.read()
     if isinstance(item, Tensor):
-        item = item.detach().cpu().numpy()
-    return np.ascontiguousarray(item).tobytes()[:4096] if isinstance(item, np.ndarray) else bytes(item)
+        return _bytes(item)
+    return np.ascontiguousarray(item).tobytes() if isinstance(item, np.ndarray) else bytes(item)
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    """Of any dtype, also those that numpy does not have."""
+    return tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
 
 
 def _as_batch(values: Any) -> Any:
     """A batch as something with a length: one text, path or image is a batch of one."""
     if isinstance(values, str | Path | bytes | Image.Image | Readable):
         return [values]
+    if isinstance(values, Mapping) and PIXEL_VALUES in values:  # a batch that is ready for the encoder, row by row
+        rows = range(len(values[PIXEL_VALUES]))
+        return [{name: column[row : row + 1] for name, column in values.items()} for row in rows]
     return values if hasattr(values, "__len__") else list(values)

@@ -12,7 +12,7 @@ from bayesvlm.classes import class_names, warn_of_one_class
 from bayesvlm.core.cosine import CosineMoments, prob_cosine
 from bayesvlm.core.distribution import EmbeddingDistribution
 from bayesvlm.core.embeddings import GaussianEmbeddings
-from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.core.errors import BayesVLMError, check_count
 from bayesvlm.core.estimation import TOWERS, Tower
 from bayesvlm.core.features import Features
 from bayesvlm.core.frozen import FrozenDict
@@ -21,6 +21,7 @@ from bayesvlm.core.joint import joint_logit_covariance
 from bayesvlm.core.posterior import Posterior
 from bayesvlm.core.prediction import Prediction
 from bayesvlm.core.settings import Settings
+from bayesvlm.images.decoding import as_inputs
 from bayesvlm.plain import PlainVLM
 from bayesvlm.predicting import Method, check_method, predict, stream_predictions
 
@@ -70,7 +71,7 @@ class GaussianVLM(PlainVLM):
         method: Method = "probcosine",
         draws: int = 128,
         seed: int = 0,
-        batch_size: int = 64,
+        batch_size: int | None = None,
         workers: int | None = None,
         progress: bool | None = None,
     ) -> Prediction:
@@ -85,7 +86,7 @@ class GaussianVLM(PlainVLM):
                 `.aleatoric` (made when first asked for). They come from the posterior itself, whatever `covariance` is
                 chosen for the analytic links.
             seed: of those draws.
-            batch_size, workers: as for `stream`.
+            batch_size, workers: as for `stream`; None is its default.
         """
         texts, names = self._asked(classes, method)
         images = self.image_features(inputs, batch_size=batch_size, workers=workers, progress=progress)
@@ -117,8 +118,11 @@ class GaussianVLM(PlainVLM):
             predictions, whose `.places` say which inputs their rows are.
         """
         texts, names = self._asked(classes, method)
+        check_count("batch_size", batch_size)
+        given = inputs if isinstance(inputs, Features) else as_inputs(inputs)
         options: dict[str, Any] = {"batch_size": batch_size, "workers": workers, "strict": strict}
-        return stream_predictions(self, inputs, texts, names, method, draws, seed, **options)
+        # Of a copy, so that a fit meanwhile does not change the rest of the stream.
+        return stream_predictions(self._changed(), given, texts, names, method, draws, seed, **options)
 
     def _asked(self, classes: Sequence[str] | Features, method: Method) -> tuple[Features, tuple[str, ...] | None]:
         """The classes' features and names, if they and the method can be asked of this model."""

@@ -22,6 +22,9 @@ from bayesvlm.core.temperature import check_logit_scale
 from bayesvlm.images import ImageLike
 from bayesvlm.models import Adapter
 
+BATCH_SIZE = 64
+"""Images that go through an encoder at once, unless told otherwise."""
+
 
 class PlainVLM:
     """A vision-language model split at its last linear layers. What is seen is read-only.
@@ -104,6 +107,9 @@ class PlainVLM:
             "settings, from_pretrained and from_projections one with other weights."
         )
 
+    def __delattr__(self, name: str) -> NoReturn:
+        raise ReadOnlyError(f"vlm.{name} is read-only, and cannot be deleted.")
+
     @property
     def device(self) -> torch.device:
         return self.image.weight.device
@@ -114,13 +120,14 @@ class PlainVLM:
         return math.exp(self.logit_scale)
 
     def image_features(
-        self, inputs: Any, *, batch_size: int = 64, workers: int | None = None, progress: bool | None = None
+        self, inputs: Any, *, batch_size: int | None = None, workers: int | None = None, progress: bool | None = None
     ) -> Features:
         """Activations of images; Features pass through. Arguments as for `stream`."""
         if isinstance(inputs, Features):
             return inputs.to(self.device)
         adapter = self.encoder("images")
-        return adapter.encode_images(inputs, batch_size=batch_size, progress=progress, workers=workers)
+        size = BATCH_SIZE if batch_size is None else batch_size
+        return adapter.encode_images(inputs, batch_size=size, progress=progress, workers=workers)
 
     def text_features(self, inputs: Any, *, progress: bool | None = None) -> Features:
         """Activations of texts; Features pass through."""

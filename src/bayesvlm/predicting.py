@@ -35,6 +35,7 @@ def check_method(vlm: GaussianVLM, method: Method) -> None:
         raise BayesVLMError(
             "method='mean' needs a posterior, and there is none; vlm.plain gives the same probabilities."
         )
+    _ = vlm.posterior  # without one there is nothing to predict with
     if method == "native" and not vlm.predicts_variance:
         name = vlm.adapter.name if vlm.adapter else "This model"
         raise BayesVLMError(
@@ -119,8 +120,6 @@ def tuned_taus(
     progress: bool | None,
 ) -> TauGrid:
     """Every tau tried with its NLPD on labelled features; lam by the evidence at each."""
-    if len(texts) < 2:
-        raise BayesVLMError("There is one class only, so every tau predicts the same; tune with two classes or more.")
     base = vlm.replace(lam="evidence")
 
     def evaluate(tau: float) -> tuple[float, dict[str, float]]:

@@ -30,6 +30,8 @@ from bayesvlm.gaussian import GaussianVLM
 from bayesvlm.models import resolve_device
 from bayesvlm.predicting import tuned_taus
 
+_OF_TUNING = ("tuned_on", "validation_nlpd")  # what provenance says of how tau was found
+
 
 class BayesVLM(GaussianVLM):
     """A vision-language model whose similarities come with an uncertainty.
@@ -124,10 +126,14 @@ class BayesVLM(GaussianVLM):
         return self._changed(settings=Settings(), _posterior=kept, **nothing)
 
     def with_factors(self, factors: Mapping[Tower, KroneckerFactors]) -> Self:
-        """This model with Kronecker factors of its projections that were estimated elsewhere, read as it is set."""
+        """This model with Kronecker factors of its projections that were estimated elsewhere, read as it is set.
+
+        Where they came from is yours to say, with `with_provenance`.
+        """
         towers: dict[Tower, Projection] = {"image": self.image, "text": self.text}
         read = {tower: pretrained.read_tower(tower, towers[tower], factors[tower], self.settings) for tower in TOWERS}
-        return self._changed(tuning=None, _posterior=FrozenDict(read))
+        facts: dict[str, Any] = {"normalise": None, "provenance": FrozenDict(), "encoder_hashes": None}
+        return self._changed(tuning=None, _posterior=FrozenDict(read), **facts)
 
     def with_image_projection(self, image: Projection, factors: KroneckerFactors) -> Self:
         """This model with another projection of its image tower and the factors that go with it.
@@ -137,7 +143,7 @@ class BayesVLM(GaussianVLM):
         image = image.to(self.image.weight)
         text = self._kronecker("text", "There are no factors to read, update or save")
         changed = {"image": pretrained.read_tower("image", image, factors, self.settings), "text": text}
-        return self._changed(image=image, tuning=None, _posterior=FrozenDict(changed))
+        return self._changed(image=image, _posterior=FrozenDict(changed), **self._untuned())
 
     def with_provenance(self, **facts: Any) -> Self:
         """This model with more said about where its posterior came from; kept with it as json."""
@@ -167,7 +173,8 @@ class BayesVLM(GaussianVLM):
     ) -> Self:
         """A new BayesVLM that differs in what is given.
 
-        lam follows tau and the structure by the evidence. One that is given here stays until lam="evidence" is.
+        lam follows tau and the structure by the evidence. One that is given here stays until lam="evidence" is, or
+        until `fit` or `tune` find another.
         """
         settings: dict[str, Any] = {"tau": tau, "lam": lam, "structure": structure, "covariance": covariance}
         given = {name: value for name, value in settings.items() if value is not None}
@@ -177,7 +184,12 @@ class BayesVLM(GaussianVLM):
             given["lam"] = None
         if link is not None:
             given["link"] = link
-        return self._changed(**self._under(with_changes(self.settings, **given)), tuning=None if given else self.tuning)
+        return self._changed(**self._under(with_changes(self.settings, **given)), **(self._untuned() if given else {}))
+
+    def _untuned(self) -> dict[str, Any]:
+        """What is left of tuning where tau or what it was chosen for has changed: nothing."""
+        kept = {name: fact for name, fact in self.provenance.items() if name not in _OF_TUNING}
+        return {"tuning": None, "provenance": FrozenDict(kept)}
 
     def _under(self, settings: Settings) -> dict[str, Any]:
         """The settings, and the posterior read with them."""
@@ -285,10 +297,15 @@ class BayesVLM(GaussianVLM):
         """
         self._kronecker("image", "There is no tau to tune")
         names = class_names(classes)
+        if len(classes) < 2:
+            raise BayesVLMError(
+                "There is one class only, so every tau predicts the same; tune with two classes or more."
+            )
         images, texts = self.image_features(inputs, progress=progress), self.text_features(classes)
         target = label_indices(labels, names, len(images), len(texts)).to(self.device)
         grid = tuned_taus(self, images, target, texts, taus, refine, progress)
-        record = _record({**self.provenance, **(provenance or {}), "validation_nlpd": grid.best.nlpd})
+        earlier = self._untuned()["provenance"]
+        record = _record({**earlier, **(provenance or {}), "validation_nlpd": grid.best.nlpd})
         chosen = self._under(with_changes(self.settings, tau=grid.best.tau, lam=None))
         self._hold(**chosen, tuning=grid, provenance=record)
         grid.warn()
@@ -328,14 +345,14 @@ class BayesVLM(GaussianVLM):
         facts = {"model": pretrained.model_name(self, "projections"), "loss": self.loss, "t": f"{self.scale:.4g}"}
         facts |= {"posterior": "none yet" if self._posterior is None else self._posterior["image"].origin}
         facts |= {name: str(value) for name, value in vars(self.settings).items()}
-        return html_table("BayesVLM", ["", ""], [[name, value] for name, value in facts.items()])
+        return html_table(type(self).__name__, ["", ""], [[name, value] for name, value in facts.items()])
 
     def __repr__(self) -> str:
         state = "no posterior yet"
         if self._posterior is not None:
             state = f"{self._posterior['image'].origin}, {self.settings}"
         name = pretrained.model_name(self, "projections")
-        return f"BayesVLM({name}, loss={self.loss}, t={self.scale:.4g}, {state})"
+        return f"{type(self).__name__}({name}, loss={self.loss}, t={self.scale:.4g}, {state})"
 
 
 def _record(facts: Mapping[str, Any]) -> FrozenDict[str, Any]:
@@ -346,4 +363,4 @@ def _record(facts: Mapping[str, Any]) -> FrozenDict[str, Any]:
         raise BayesVLMError(
             f"provenance is kept as json, and cannot be: {error}; use text, numbers, lists and dicts."
         ) from None
-    return FrozenDict(facts)
+    return FrozenDict(json.loads(json.dumps(facts)))  # a copy: what the caller does with theirs is no matter

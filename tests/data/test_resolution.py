@@ -147,7 +147,7 @@ def test_a_split_that_is_a_folder_too(kind: Kind) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_split_has_no_splits(kind: Kind) -> None:
     for source in (resolve("openmoji-black:test", kind), resolve("openmoji-black", kind, split="test")):
-        refused(source, "did you mean 'openmoji-black', of the embedded world?")
+        refused(source, "'openmoji-black' is a split of the embedded world and has no splits itself; leave 'test' out")
 
 
 # Known sets -----------------------------------------------------------------------------------------------------------

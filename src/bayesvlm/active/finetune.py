@@ -71,7 +71,8 @@ def finetune(
         seen = vlm.image_features(validation[0])
         checked = (seen, label_indices(validation[1], names, len(seen), len(texts)).to(vlm.device))
     trained = _train(vlm, images, target, texts, checked, lr, seed, epochs, batch, weight_decay, method)
-    return vlm.with_image_projection(trained, _extended(vlm, trained, images, texts))
+    adapted = vlm.with_image_projection(trained, _extended(vlm, trained, images, texts))
+    return adapted.with_provenance(fine_tuned_on=len(images))
 
 
 @torch.enable_grad()

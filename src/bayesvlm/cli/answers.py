@@ -60,6 +60,11 @@ class Resumed:
     rows: list[Row] = field(default_factory=list)
 
 
+def shown_path(path: Path) -> str:
+    """A path as text that any file can hold: bytes of its name that are no UTF-8 as backslashes and digits."""
+    return str(path).encode(errors="surrogateescape").decode(errors="backslashreplace")
+
+
 class AnswerFile:
     """Rows on their way to a file.
 
@@ -69,18 +74,19 @@ class AnswerFile:
     """
 
     def __init__(self, out: Path, overwrite: bool) -> None:
-        if out.suffix not in FORMS:
+        suffix = out.suffix.lower()
+        if suffix not in FORMS:
             raise BayesVLMError(
                 f"--out {out}: answers are written as csv (.csv), json lines (.jsonl, .json) or parquet (.parquet); "
                 "choose one of these endings."
             )
-        if out.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
+        if suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
             raise BayesVLMError(
                 f"--out {out}: parquet files are written with pyarrow, which is not installed: "
                 "`pip install 'bayesvlm[parquet]'`, or choose .csv or .jsonl."
             )
         check_new_file(out, overwrite)
-        self.out, self.overwrite, self.form = out, overwrite, FORMS[out.suffix]
+        self.out, self.overwrite, self.form = out, overwrite, FORMS[suffix]
         self.partial = out
         self._empty = True
         self._file: TextIO | None = None
@@ -127,7 +133,7 @@ class AnswerFile:
         found, length = Resumed(), 0
         self._file.seek(0)
         for row in self.form.read(self._file):
-            place = next((n for n in range(found.done, len(paths)) if str(paths[n]) == row["image"]), None)
+            place = next((n for n in range(found.done, len(paths)) if shown_path(paths[n]) == row["image"]), None)
             if place is None:
                 return self.restart()
             found.passed += paths[found.done : place]

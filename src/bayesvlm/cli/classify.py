@@ -102,7 +102,11 @@ def classify(
     if link is not None and method != "probcosine":
         raise BayesVLMError(f"--link {link} goes with --method probcosine; leave it out for {method}.")
     settings = {"method": method, "link": link, "top": top, "level": level}
-    models = {"posterior": posterior, "model": model, "files": _stamp(Path(posterior), Path(model or ""))}
+    models = {
+        "posterior": posterior,
+        "model": model,
+        "files": _stamp(*(Path(name) for name in (posterior, model) if name)),
+    }
     question = {**models, "images": _stamp(*paths), "prompts": asked, **settings}
     vlm = BayesVLM.from_pretrained(posterior, model=model, device=device, strict=strict)
     if link is not None:
@@ -170,7 +174,7 @@ def _stamp(*paths: Path) -> str:
     """A hash that changes when one of these files does, or one in these folders: by names, sizes and dates."""
     digest = hashlib.sha256()
     for path in paths:
-        for file in sorted(path.rglob("*")) if path.name and path.is_dir() else [path]:
+        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
             status = file.stat() if file.is_file() else None
             digest.update(
                 f"{file}\0{status and (status.st_size, status.st_mtime_ns)}\0".encode(errors="surrogateescape")
@@ -188,6 +192,8 @@ def _unique(names: list[str]) -> list[str]:
 def _describe(
     paths: list[Path], prediction: Prediction, names: list[str], top: int, level: float
 ) -> list[dict[str, Any]]:
+    from bayesvlm.cli.answers import shown_path
+
     low, high = prediction.moments.interval(level)
     probs, order = prediction.probs.sort(dim=1, descending=True)
     nats = {
@@ -211,7 +217,7 @@ def _describe(
         if prediction.label_probs is not None:  # SigLIP: each label by itself
             for entry, k in zip(best, order[i, :top].tolist(), strict=True):
                 entry["label_prob"] = float(prediction.label_probs[i, k])
-        rows.append({"image": str(path), "top": best, **{name: values[i] for name, values in nats.items()}})
+        rows.append({"image": shown_path(path), "top": best, **{name: values[i] for name, values in nats.items()}})
     return rows
 
 

@@ -45,8 +45,7 @@ class CosineMoments:
     """
 
     def __init__(self, mean: Tensor, variance: Tensor | PairProduct) -> None:
-        self.mean = mean  # [N, C]
-        self._variance = variance
+        self._mean, self._variance = mean, variance
 
     def __repr__(self) -> str:
         return f"CosineMoments of {self.mean.shape[0]} x {self.mean.shape[1]} pairs (.mean, .variance, .interval(0.95))"
@@ -63,6 +62,10 @@ class CosineMoments:
         return html_table(
             f"Cosines of {len(self)} x {self.mean.shape[1]} pairs", columns, rows, more, "With 95 % intervals."
         )
+
+    @property
+    def mean(self) -> Tensor:  # [N, C]
+        return self._mean
 
     @cached_property
     def variance(self) -> Tensor:  # [N, C]

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from numbers import Real
+from typing import SupportsIndex
 
 
 class BayesVLMError(ValueError):
@@ -17,6 +18,10 @@ class BayesVLMError(ValueError):
 
 class ReadOnlyError(BayesVLMError, AttributeError):
     """An attribute that cannot be set: an AttributeError too, as Python's own read-only objects raise."""
+
+
+class NotInstalledError(BayesVLMError, AttributeError):
+    """What comes with a distribution that is not installed: an AttributeError too, so that `hasattr` answers."""
 
 
 class BayesVLMWarning(UserWarning):
@@ -35,10 +40,11 @@ def check_positive(name: str, value: float) -> float:
 
 
 def check_count(name: str, value: object, least: int = 1) -> int:
-    """`value` as it is, if it is a whole number of at least 1, or of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    """`value` as an int, if it is a whole number of at least 1, or of at least `least`."""
+    whole = value.__index__() if isinstance(value, SupportsIndex) and not isinstance(value, bool) else least - 1
+    if whole < least:
         raise BayesVLMError(f"{name} is {value!r}; expected a whole number of at least {least}.")
-    return value
+    return whole
 
 
 def check_choice(name: str, value: object, known: tuple[str, ...]) -> None:

@@ -119,13 +119,18 @@ class Features:
 def row_index(index: Index, count: int, device: torch.device) -> slice | Tensor:
     """Any way of choosing rows (integer, slice, list, mask, array) as one that keeps two dimensions."""
     if isinstance(index, slice):
-        return index
+        return index if (index.step or 1) > 0 else torch.tensor(range(count)[index], dtype=torch.long, device=device)
     if not isinstance(index, Sequence) and not (isinstance(index, Tensor | np.ndarray) and index.ndim):
         row = operator.index(index)  # int, numpy integer, tensor without dimensions
         if not -count <= row < count:
             raise IndexError(f"row {row} of {count}")  # what iteration expects
         return slice(row, row + 1 or None)
-    return torch.as_tensor(index if len(index) else torch.empty(0, dtype=torch.long), device=device)
+    rows = torch.as_tensor(index if len(index) else torch.empty(0, dtype=torch.long), device=device)
+    if rows.dtype == torch.bool and rows.shape != (count,):
+        raise BayesVLMError(
+            f"The mask has shape {list(rows.shape)}, but there are {count} rows; it needs one entry per row."
+        )
+    return rows
 
 
 def _own(tensor: Tensor) -> Tensor:

@@ -73,9 +73,10 @@ class Source:
             )
             return cls.missing(name, sentence, where=f"{IN_WORLD}, or here")
         if name.split is not None:
-            return cls.missing(
-                name, f"There is no set {name.given!r}; did you mean {parts[0]!r}, of the embedded world?"
+            sentence = (
+                f"{name.base!r} is a split of the embedded world and has no splits itself; leave {name.split!r} out."
             )
+            return cls.missing(name, sentence)
         try:
             package = world(name.base)
         except BayesVLMError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -61,9 +61,27 @@ def as_inputs(images: ImageInputs) -> Iterable[Any]:
         if PIXEL_VALUES in images:
             return [images]
         raise BayesVLMError(f"Images are {_mapping(images)}")
-    if isinstance(images, Iterable) or (hasattr(images, "__getitem__") and hasattr(images, "__len__")):
-        return images  # what is indexed from 0 on can be iterated, such as a Dataset
+    if isinstance(images, Iterable):
+        return images
+    if hasattr(images, "__getitem__") and hasattr(images, "__len__"):
+        return _Indexed(images)
     raise BayesVLMError(f"Images must be {_ACCEPTED}, or a list of these; got {type(images).__name__}.")
+
+
+class _Indexed(Sequence[Any]):
+    """What has a length and is indexed from 0 on, such as a Dataset of torch, as a sequence that ends at its length."""
+
+    def __init__(self, items: Any) -> None:
+        self._items = items
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._items[index]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self._items[index] for index in range(len(self)))
 
 
 def as_images(images: ImageInputs) -> list[ImageLike]:
