@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -48,6 +48,8 @@ class Item:
         distorts_pairs: whether the images of the pairs are encoded again with every distortion.
         pictures: of its first set it encodes so many pictures alone, at every level of corruption, and keeps no
             features of them; None where it encodes its sets whole.
+        claims: what is judged, in the order of its finding; braces where a limit of the code stands.
+        remarks: what its finding says whatever was measured.
     """
 
     name: str
@@ -64,6 +66,8 @@ class Item:
     reads_pairs: bool = False
     distorts_pairs: bool = False
     pictures: int | None = None
+    claims: Sequence[str] = ()
+    remarks: Sequence[str] = ()
 
     @classmethod
     def of(cls, name: str, facts: Mapping[str, Any], measure: Measure, tell: Tell) -> Item:

@@ -85,12 +85,11 @@ class Scoreboard:
         """What a row costs in top-1 against another, at worst, in words."""
         return f"top-1 {signed(min(self.changes(row, other, 'ACC')), 1)} points at worst"
 
-    def at_most(self, row: str, others: Iterable[str], metric: str, slack: float = 0.0) -> Where:
-        """The sets on which a row is not above any of the others in a metric, but for some slack."""
-        named = list(others)
-        return self.where(
-            lambda data: all(self.value(row, data, metric) <= self.value(o, data, metric) + slack for o in named)
-        )
+    def matches(self, row: str, others: Iterable[str], metric: str, slack: float = 0.0) -> Where:
+        """The sets on which a row is not worse than any of the others in a metric, but for some slack."""
+        sign, named = -1 if metric == "ACC" else 1, list(others)
+        worth = {each: {data: sign * self.value(each, data, metric) for data in self.sets} for each in (row, *named)}
+        return self.where(lambda data: all(worth[row][data] <= worth[other][data] + slack for other in named))
 
     def where(self, holds: Callable[[str], bool]) -> Where:
         """The sets on which something is so."""
