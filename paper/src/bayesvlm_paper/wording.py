@@ -76,6 +76,14 @@ def all_of(names: Sequence[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
+def each_of(texts: Mapping[str, str]) -> str:
+    """
+    >>> each_of({"image": "0.5", "text": "0.6"})
+    '0.5 (image) and 0.6 (text)'
+    """
+    return all_of([f"{text} ({name})" for name, text in texts.items()])
+
+
 def not_on(failing: Sequence[str]) -> str:
     """Where something is not so, behind how often it is; nothing where it always is.
 

@@ -17,10 +17,12 @@ from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.estimation import TOWERS, Tower
 from bayesvlm.report.blocks import Table
 from bayesvlm_paper import traces
+from bayesvlm_paper.catalogue import Judgement, judged
 from bayesvlm_paper.exhibits import Lines, Panel, Series
-from bayesvlm_paper.finding import Claim, Finding, Numbers
+from bayesvlm_paper.finding import Finding, Numbers
 from bayesvlm_paper.lab import Lab
 from bayesvlm_paper.plans import Plan
+from bayesvlm_paper.wording import each_of
 
 NAME = "ablation_batch_size"
 BATCHES = 5
@@ -100,37 +102,30 @@ def tell(numbers: Mapping[str, Any]) -> Finding:
     }
     levels = {tower: {int(size): each for size, each in numbers["level"][tower].items()} for tower in TOWERS}
     largest, most = sizes[-1], max(levels["image"])
-    growth = {tower: levels[tower][most] / levels[tower][sizes[0]] for tower in TOWERS}
+    growth = {tower: f"{levels[tower][most] / levels[tower][sizes[0]]:.2g}" for tower in TOWERS}
+    off = each_of({tower: f"{ratios[tower][largest].off:.1%}" for tower in TOWERS})
     answer = (
-        f"With K = {largest:,} the mean of tr(B) over one to five batches of {plan.model} stays within "
-        + " and ".join(f"{ratios[tower][largest].off:.1%} ({tower})" for tower in TOWERS)
-        + f" of that of five; but the ratio hides the level: from K = {sizes[0]:,} to {most:,} tr(B) per pair itself "
-        + "changes by a factor of about "
-        + " and ".join(f"{growth[tower]:.2g} ({tower})" for tower in TOWERS)
-        + "."
+        f"With K = {largest:,} the mean of tr(B) over one to five batches of {plan.model} stays within {off} of that of "
+        f"five; but the ratio hides the level: from K = {sizes[0]:,} to {most:,} tr(B) per pair itself changes by a "
+        f"factor of about {each_of(growth)}."
     )
-    table = _level_table(plan.model, levels, ratios)
-    return Finding(answer, [_claim(ratios)], [_plot(plan, ratios), table], _remarks(numbers["pairs"], ratios))
+    exhibits = [_plot(plan, ratios), _level_table(plan.model, levels, ratios)]
+    return Finding(answer, judged(NAME, _judged(ratios)), exhibits, _remarks(numbers["pairs"], ratios))
 
 
-def _claim(ratios: By) -> Claim:
+def _judged(ratios: By) -> Judgement:
     holds, figures = True, []
     for tower, by_size in ratios.items():
         largest = max(by_size)
         own = by_size[largest]
-        least = sum(
-            own.std[i] < min(by_size[size].std[i] for size in by_size if size < largest) for i in range(BATCHES)
-        )
+        others = [each.std for size, each in by_size.items() if size < largest]
+        least = sum(std < min(others) for std, *others in zip(own.std, *others, strict=True))
         holds = holds and own.near and least == BATCHES
         figures.append(
             f"{tower}: K = {largest:,} at most {own.off:.1%} from one ({NEAR:.0%} or two standard errors allowed), the "
             f"least standard deviation ({max(own.std):.1%} at most) with {least} of {BATCHES} numbers of batches"
         )
-    return Claim.judged(
-        "The largest batch stays near one for any number of batches, with the least variance.",
-        holds,
-        "; ".join(figures),
-    )
+    return holds, "; ".join(figures)
 
 
 def _plot(plan: Plan, ratios: By) -> Lines:
@@ -167,21 +162,18 @@ def _level_table(model: str, levels: Mapping[Tower, Mapping[int, float]], ratios
 
 def _remarks(pairs: int, ratios: By) -> list[str]:
     sizes = sorted(ratios["image"])
-    equal = " and ".join(
-        f"{ratios[tower][sizes[-2]].std[3]:.1%} with four batches of {sizes[-2]:,} against "
-        f"{ratios[tower][sizes[-1]].std[0]:.1%} with one of {sizes[-1]:,} ({tower})"
-        for tower in TOWERS
-    )
-    printed = {(tower, each["K"]): each["std"] for tower in TOWERS for each in traces.printed_curves(NAME, tower)}
-    paper = " and ".join(
-        f"{printed[tower, 8192][3]:.2%} against {printed[tower, 32768][0]:.2%} ({tower})" for tower in TOWERS
-    )
-    noise = " and ".join(f"{ratios[tower][sizes[-1]].std[0] / TRIALS**0.5:.1%} ({tower})" for tower in TOWERS)
+    equal, paper, noise = {}, {}, {}
+    for tower, by_size in ratios.items():
+        four, one = by_size[sizes[-2]].std[3], by_size[sizes[-1]].std[0]
+        equal[tower] = f"{four:.1%} with four batches of {sizes[-2]:,} against {one:.1%} with one of {sizes[-1]:,}"
+        printed = {each["K"]: each["std"] for each in traces.printed_curves(NAME, tower)}
+        paper[tower] = f"{printed[8192][3]:.2%} against {printed[32768][0]:.2%}"
+        noise[tower] = f"{one / TRIALS**0.5:.1%}"
     return [
         "Per pair, every number of batches has the same expectation: a mean off one is the noise of so many trials, "
-        f"with one batch of {sizes[-1]:,} a standard error of {noise}.",
-        f"A larger batch also holds more pairs. With equally many, the standard deviation is {equal}; in the paper, "
-        f"four batches of 8,192 against one of 32,768: {paper}.",
+        f"with one batch of {sizes[-1]:,} a standard error of {each_of(noise)}.",
+        f"A larger batch also holds more pairs. With equally many, the standard deviation is {each_of(equal)}; in the paper, "
+        f"four batches of 8,192 against one of 32,768: {each_of(paper)}.",
         f"The batches of a trial are disjoint parts of one random order of {pairs:,} pairs; five of the largest take "
         f"{BATCHES * sizes[-1] / pairs:.0%} of them, so that trials with many batches vary less than independent ones "
         "would.",
