@@ -105,9 +105,9 @@ def tell(numbers: Mapping[str, Any]) -> Finding:
     growth = {tower: f"{levels[tower][most] / levels[tower][sizes[0]]:.2g}" for tower in TOWERS}
     off = each_of({tower: f"{ratios[tower][largest].off:.1%}" for tower in TOWERS})
     answer = (
-        f"With K = {largest:,} the mean of tr(B) over one to five batches of {plan.model} stays within {off} of that of "
-        f"five; but the ratio hides the level: from K = {sizes[0]:,} to {most:,} tr(B) per pair itself changes by a "
-        f"factor of about {each_of(growth)}."
+        f"With K = {largest:,} the mean of tr(B) over one to five batches of {plan.model} stays within {off} of that "
+        f"of five; but the ratio hides the level: from K = {sizes[0]:,} to {most:,} tr(B) per pair itself changes by "
+        f"a factor of about {each_of(growth)}."
     )
     exhibits = [_plot(plan, ratios), _level_table(plan.model, levels, ratios)]
     return Finding(answer, judged(NAME, _judged(ratios)), exhibits, _remarks(numbers["pairs"], ratios))
@@ -172,8 +172,8 @@ def _remarks(pairs: int, ratios: By) -> list[str]:
     return [
         "Per pair, every number of batches has the same expectation: a mean off one is the noise of so many trials, "
         f"with one batch of {sizes[-1]:,} a standard error of {each_of(noise)}.",
-        f"A larger batch also holds more pairs. With equally many, the standard deviation is {each_of(equal)}; in the paper, "
-        f"four batches of 8,192 against one of 32,768: {each_of(paper)}.",
+        f"A larger batch also holds more pairs. With equally many, the standard deviation is {each_of(equal)}; in the "
+        f"paper, four batches of 8,192 against one of 32,768: {each_of(paper)}.",
         f"The batches of a trial are disjoint parts of one random order of {pairs:,} pairs; five of the largest take "
         f"{BATCHES * sizes[-1] / pairs:.0%} of them, so that trials with many batches vary less than independent ones "
         "would.",

@@ -31,26 +31,25 @@ TABLES = {"Food-101": "food_aug", "CIFAR-10": "cifar10_aug", "ImageNet-R": "imag
 """The paper's name of a set -> its table."""
 
 
+Points = Mapping[str, Mapping[str, Mapping[str, Mapping[str, float]]]]
+"""`FIXED` or `TUNED` -> kind -> level -> scores."""
+
+
 def measure(lab: Lab) -> Numbers:
     """Posteriors from the plan's pairs at every distortion, on every set: with tau as undistorted, and tuned again."""
     return {data: _on(lab, data) for data in lab.sets}
 
 
-def _on(lab: Lab, data: str) -> dict[str, dict[str, dict[str, dict[str, float]]]]:
-    model = lab.models[0]
-    undistorted = lab.fitted(model)
+def _on(lab: Lab, data: str) -> Points:
+    undistorted = lab.fitted(lab.models[0])
     first = point(lab, undistorted, data)
-    found: dict[str, dict[str, dict[str, dict[str, float]]]] = {FIXED: {}, TUNED: {}}
+    fixed, tuned = ({str(kind): {f"{level:g}": first for level in LEVELS[kind]} for kind in LEVELS} for _ in range(2))
     for kind, levels in LEVELS.items():
-        for of in found.values():
-            of[kind] = {}
-        for level in levels:
-            fixed, tuned = first, first
-            if level:  # no grey and no blur are the undistorted images
-                again = lab.fitted(model, distortion=Distortion(kind, level))
-                fixed, tuned = point(lab, again.replace(tau=undistorted.tau), data), point(lab, again, data)
-            found[FIXED][kind][f"{level:g}"], found[TUNED][kind][f"{level:g}"] = fixed, tuned
-    return found
+        for level in filter(None, levels):  # no grey and no blur are the undistorted images
+            again = lab.fitted(lab.models[0], distortion=Distortion(kind, level))
+            fixed[kind][f"{level:g}"] = point(lab, again.replace(tau=undistorted.tau), data)
+            tuned[kind][f"{level:g}"] = point(lab, again, data)
+    return {FIXED: fixed, TUNED: tuned}
 
 
 def point(lab: Lab, vlm: BayesVLM, data: str) -> dict[str, float]:
@@ -65,13 +64,10 @@ class Shift:
     """One set, every kind and level: with tau as tuned for undistorted images, and tuned again.
 
     The first level of greyscale and blur is undistorted; that of JPEG is quality 100, which loses a little.
-
-    Args:
-        points: `FIXED` or `TUNED` -> kind -> level -> scores.
     """
 
     data: str
-    points: Mapping[str, Mapping[str, Mapping[str, Mapping[str, float]]]]
+    points: Points
 
     def series(self, kind: Kind, metric: str, way: str = FIXED) -> list[float]:
         """A score level by level."""
@@ -82,13 +78,21 @@ class Shift:
         series = self.series(kind, metric, way)
         return series[level] - series[0]
 
-    def changes(self, level: int) -> str:
-        """By kind, of NLPD and ECE."""
-        return ", ".join(
-            f"{kind} {signed(self.change(kind, level, 'nlpd'))} nats and {signed(self.change(kind, level, 'ece'), 1)} "
-            "points"
-            for kind in LEVELS
-        )
+    def nats(self, kind: Kind, level: int, way: str = FIXED) -> str:
+        """The change of NLPD, in words."""
+        return f"{signed(self.change(kind, level, 'nlpd', way))} nats"
+
+    def ece(self, kind: Kind, level: int, way: str = FIXED) -> str:
+        """That of ECE, in points."""
+        return signed(self.change(kind, level, "ece", way), 1)
+
+
+def changes(shifts: Sequence[Shift], level: int) -> str:
+    """By set and kind, of NLPD and ECE."""
+    return "; ".join(
+        f"{each.data}: " + ", ".join(f"{k} {each.nats(k, level)} and {each.ece(k, level)} points" for k in LEVELS)
+        for each in shifts
+    )
 
 
 def tell(numbers: Mapping[str, Any], column: str, stand_in: str) -> Finding:
@@ -111,10 +115,9 @@ def _answer(shift: Shift) -> str:
     sure, right = (shift.series("blur", name)[-1] for name in ("confidence", "acc"))
     return (
         f"On {shift.data} the mildest distortions of the proxy images change ECE by {from_to(ece, 1)} points "
-        f"and NLPD by {from_to(nlpd)} nats, the strongest blur by {signed(shift.change('blur', -1, 'ece'), 1)} points "
-        f"and {signed(shift.change('blur', -1, 'nlpd'))} nats (the model is then {sure:.0f} % sure on average and "
-        f"right in {right:.0f} %), and with tau tuned again by {signed(shift.change('blur', -1, 'ece', TUNED), 1)} "
-        f"points and {signed(shift.change('blur', -1, 'nlpd', TUNED))} nats."
+        f"and NLPD by {from_to(nlpd)} nats, the strongest blur by {shift.ece('blur', -1)} points and "
+        f"{shift.nats('blur', -1)} (the model is then {sure:.0f} % sure on average and right in {right:.0f} %), and "
+        f"with tau tuned again by {shift.ece('blur', -1, TUNED)} points and {shift.nats('blur', -1, TUNED)}."
     )
 
 
@@ -132,8 +135,7 @@ def claims(shifts: Sequence[Shift]) -> list[Claim]:
         for metric in ("nlpd", "ece")
     )
     blurred = ", ".join(
-        f"{signed(each.change('blur', -1, 'ece'), 1)} points on {each.data} (tau tuned again: "
-        f"{signed(each.change('blur', -1, 'ece', TUNED), 1)})"
+        f"{each.ece('blur', -1)} points on {each.data} (tau tuned again: {each.ece('blur', -1, TUNED)})"
         for each in shifts
     )
     return [
@@ -141,7 +143,7 @@ def claims(shifts: Sequence[Shift]) -> list[Claim]:
             "The posterior is stable under mild distortions of the proxy images.",
             stable,
             f"at the mildest distortion of each kind, {MILD_NLPD} nats and {MILD_ECE} points being allowed: "
-            + "; ".join(f"{each.data}: {each.changes(1)}" for each in shifts),
+            f"{changes(shifts, 1)}",
         ),
         Claim.judged(
             "Strong blur of the proxy images harms calibration.",
@@ -151,7 +153,7 @@ def claims(shifts: Sequence[Shift]) -> list[Claim]:
         Claim.judged(
             "Blur, which destroys what is seen, degrades ECE and NLPD more than distortions that keep it.",
             stronger,
-            "at the strongest level: " + "; ".join(f"{each.data}: {each.changes(-1)}" for each in shifts),
+            f"at the strongest level: {changes(shifts, -1)}",
         ),
     ]
 
@@ -163,8 +165,7 @@ def curves(plan: Plan, shift: Shift) -> Lines:
         for kind, levels in LEVELS.items():
             steps = [float(step) for step in range(len(levels))]
             series = [Series(way, steps, shift.series(kind, metric, way)) for way in (FIXED, TUNED)]
-            printed = printed_values(plan, shift.data, kind, metric)
-            if printed is not None:
+            if (printed := printed_values(plan, shift.data, kind, metric)) is not None:
                 series.append(Series("the paper", steps, printed, dashed=True))
             tried = ", ".join(f"{level:g}" for level in levels)
             panels.append(Panel(kind, f"level ({PARAMETER[kind]} {tried})", unit, series))
