@@ -11,8 +11,9 @@ from typing import Any
 from bayesvlm.data.distortion import LEVELS, Distortion, Kind
 from bayesvlm.report.blocks import Table
 from bayesvlm.vlm import BayesVLM
+from bayesvlm_paper.catalogue import CATALOGUE, Judgement, judged
 from bayesvlm_paper.exhibits import Lines, Panel, Series
-from bayesvlm_paper.finding import Claim, Finding, Numbers
+from bayesvlm_paper.finding import Finding, Numbers
 from bayesvlm_paper.lab import Lab
 from bayesvlm_paper.plans import CLIP_BASE, LAION, PLAN, Plan, column_of, same_model
 from bayesvlm_paper.printed import published_table
@@ -27,8 +28,8 @@ FIXED, TUNED = "tau fixed", "tau tuned again"
 PARAMETER: dict[Kind, str] = {"greyscale": "share of grey", "jpeg": "JPEG quality", "blur": "blur radius"}
 _PRINTED: dict[Kind, str] = {"greyscale": "Grayscale", "jpeg": "JPEG compression", "blur": "Gaussian blur"}
 """Our name of a kind -> the paper's."""
-TABLES = {"Food-101": "food_aug", "CIFAR-10": "cifar10_aug", "ImageNet-R": "imagenet_r_aug"}
-"""The paper's name of a set -> its table."""
+TABLES = {"food101": "food_aug", "cifar10": "cifar10_aug", "imagenet-r": "imagenet_r_aug"}
+"""A set of the paper -> its table."""
 
 
 Points = Mapping[str, Mapping[str, Mapping[str, Mapping[str, float]]]]
@@ -95,17 +96,12 @@ def changes(shifts: Sequence[Shift], level: int) -> str:
     )
 
 
-def tell(numbers: Mapping[str, Any], column: str, stand_in: str) -> Finding:
-    """What distortions of the pairs do on every set of the plan.
-
-    Args:
-        column: the paper's set.
-        stand_in: the set of the world that stands for it.
-    """
+def tell(numbers: Mapping[str, Any], name: str) -> Finding:
+    """What distortions of the pairs do on every set of the plan; `name` is the item's."""
     plan = Plan.of(numbers)
     shifts = [Shift(data, points) for data, points in numbers.items() if data != PLAN]
     exhibits = [exhibit for each in shifts for exhibit in (curves(plan, each), table(plan, each))]
-    return Finding(" ".join(map(_answer, shifts)), claims(shifts), exhibits, remarks(plan, column, stand_in))
+    return Finding(" ".join(map(_answer, shifts)), judged(name, *claims(shifts)), exhibits, remarks(plan, name))
 
 
 def _answer(shift: Shift) -> str:
@@ -121,7 +117,7 @@ def _answer(shift: Shift) -> str:
     )
 
 
-def claims(shifts: Sequence[Shift]) -> list[Claim]:
+def claims(shifts: Sequence[Shift]) -> list[Judgement]:
     """What the paper says, on every set."""
     stable = all(
         abs(each.change(kind, 1, "nlpd")) <= MILD_NLPD and abs(each.change(kind, 1, "ece")) <= MILD_ECE
@@ -139,22 +135,16 @@ def claims(shifts: Sequence[Shift]) -> list[Claim]:
         for each in shifts
     )
     return [
-        Claim.judged(
-            "The posterior is stable under mild distortions of the proxy images.",
+        (
             stable,
             f"at the mildest distortion of each kind, {MILD_NLPD} nats and {MILD_ECE} points being allowed: "
             f"{changes(shifts, 1)}",
         ),
-        Claim.judged(
-            "Strong blur of the proxy images harms calibration.",
+        (
             all(each.change("blur", -1, "ece") > HARM for each in shifts),
             f"ECE at radius {LEVELS['blur'][-1]:g} against undistorted: {blurred}",
         ),
-        Claim.judged(
-            "Blur, which destroys what is seen, degrades ECE and NLPD more than distortions that keep it.",
-            stronger,
-            f"at the strongest level: {changes(shifts, -1)}",
-        ),
+        (stronger, f"at the strongest level: {changes(shifts, -1)}"),
     ]
 
 
@@ -197,7 +187,7 @@ def table(plan: Plan, shift: Shift) -> Table:
 
 def printed_values(plan: Plan, data: str, kind: Kind, metric: str) -> list[float] | None:
     """What the paper prints at each level for the same model, pairs and set; None where it prints nothing."""
-    name = TABLES.get(column_of(data) or "")
+    name = TABLES.get(data)
     if name is None or not same_model(plan.model, CLIP_BASE) or Path(plan.pairs[0]).name != LAION:
         return None
     published = published_table(name)
@@ -205,7 +195,7 @@ def printed_values(plan: Plan, data: str, kind: Kind, metric: str) -> list[float
     return [value for value in values if value is not None]
 
 
-def remarks(plan: Plan, column: str, stand_in: str) -> list[str]:
+def remarks(plan: Plan, name: str) -> list[str]:
     """What a reader should know."""
     said = [
         "The paper does not say whether tau was tuned again at each level. Hyperparameters that are the same in all "
@@ -214,19 +204,15 @@ def remarks(plan: Plan, column: str, stand_in: str) -> list[str]:
         "are against no greyscale and no blur, but for JPEG against its first level, quality 100, which loses little.",
     ]
     if same_model(plan.model, CLIP_BASE):
-        tables = [TABLES[known] for data in plan.sets if (known := column_of(data)) in TABLES]
-        return [*said, *(published_table(name).oddities for name in tables)]
+        return [*said, *(published_table(TABLES[data]).oddities for data in plan.sets if data in TABLES)]
+    (stand_in,), (data,) = (CATALOGUE[name][which]["sets"] for which in ("world", "paper"))
     stands = (plan.model, plan.sets) == ("emoji-clip", (stand_in,))
     return [
-        *([f"emoji-clip stands for CLIP-Base, {stand_in} for {column}."] if stands else []),
+        *([f"emoji-clip stands for CLIP-Base, {stand_in} for {column_of(data)}."] if stands else []),
         *said,
         "In print the ECE on Food-101 rises from 1.69 % to 11.52 % at radius 50 and to 4.38 % at JPEG quality 1; on "
         "CIFAR-10 from 0.72 % to 2.73 % at radius 50.",
     ]
 
 
-ITEMS = {
-    "food_aug": (measure, partial(tell, column="Food-101", stand_in="new-drawing")),
-    "cifar10_aug": (measure, partial(tell, column="CIFAR-10", stand_in="emojione-colour")),
-    "imagenet_r_aug": (measure, partial(tell, column="ImageNet-R", stand_in="openmoji-black")),
-}
+ITEMS = {name: (measure, partial(tell, name=name)) for name in TABLES.values()}
