@@ -89,9 +89,9 @@ def reproduce(
     chosen = list(items.ITEMS.values()) if name == ALL else [items.find_item(name)]
     _check_used(chosen, data, pairs)
     given = _words(
-        {"--model": models, "--data": data, "--pairs": pairs, "--validation": validation, "--published": published},
-        {"--views": (views, VIEWS), "--seeds": (seeds, SEEDS), "--out": (out, OUT)},
-        {"--root": root, "--device": device},
+        {"--model": models, "--data": data, "--pairs": pairs, "--validation": validation, "--published": published}
+        | {"--views": None if views == VIEWS else str(views), "--seeds": None if seeds == SEEDS else seeds}
+        | {"--out": None if out == OUT else out, "--root": root, "--device": device},
     )
     if not dry_run:
         _check_earlier(name, chosen, given, out, overwrite)
@@ -159,25 +159,16 @@ def _check_used(items: Sequence[Item], data: list[str] | None, pairs: list[str] 
         raise BayesVLMError(f"{items[0].name} reads no image-text pairs; leave --pairs out.")
 
 
-def _words(
-    named: Mapping[str, Any], defaulted: Mapping[str, tuple[object, object]], places: Mapping[str, object]
-) -> list[str]:
+def _words(options: Mapping[str, Any]) -> list[str]:
     """The options as they were given, so that the command of one item can be shown beside it.
 
     Args:
-        named: option -> its value, its values, or whether it is set.
-        defaulted: option -> its value and what it is where it is not given.
-        places: option -> its value.
+        options: option -> its value, its values, or whether it is set; None where it is as usual.
     """
-    options = {**named, **{name: value for name, (value, usual) in defaulted.items() if value != usual}, **places}
     words: list[str] = []
     for option, given in options.items():
-        if given is True:
-            words.append(option)
-        elif given:
-            words += [
-                word for value in (given if isinstance(given, list) else [given]) for word in (option, str(value))
-            ]
+        values = given if isinstance(given, list) else [given] if given else []
+        words += [option] if given is True else [word for value in values for word in (option, str(value))]
     return words
 
 
@@ -219,10 +210,9 @@ def _report(name: str, found: Sequence[Reproduced], out: Path, where: str, comma
         write_whole(out / "claims.md", claims_markdown(found).encode())
     pictures = [path for each in found for path in save_figures(each, out)]
     page = write_reproduction(found, out / _page_name(name), where, command)
+    told = {each.item.name: each.finding and {**each.finding.to_json(), "numbers": each.numbers} for each in found}
     result = {
-        "items": {
-            each.item.name: each.finding and {**each.finding.to_json(), "numbers": each.numbers} for each in found
-        },
+        "items": told,
         "errors": {each.item.name: each.error for each in found if each.error},
         "pictures": [str(path) for path in pictures],
         "report": str(page),

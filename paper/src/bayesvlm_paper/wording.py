@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from statistics import mean, stdev
+from typing import TypeVar
 
 from bayesvlm.evaluation import Estimate
+
+Name = TypeVar("Name", bound=str)
 
 
 def rounded(value: float, decimals: int = 3) -> str:
@@ -76,7 +79,7 @@ def all_of(names: Sequence[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def each_of(texts: Mapping[str, str]) -> str:
+def each_of(texts: Mapping[Name, str]) -> str:
     """
     >>> each_of({"image": "0.5", "text": "0.6"})
     '0.5 (image) and 0.6 (text)'

@@ -109,8 +109,8 @@ def tell(numbers: Mapping[str, Any]) -> Finding:
         f"of five; but the ratio hides the level: from K = {sizes[0]:,} to {most:,} tr(B) per pair itself changes by "
         f"a factor of about {each_of(growth)}."
     )
-    exhibits = [_plot(plan, ratios), _level_table(plan.model, levels, ratios)]
-    return Finding(answer, judged(NAME, _judged(ratios)), exhibits, _remarks(numbers["pairs"], ratios))
+    table, said = _level_table(plan.model, levels, ratios), _remarks(numbers["pairs"], ratios)
+    return Finding(answer, judged(NAME, _judged(ratios)), [_plot(plan, ratios), table], said)
 
 
 def _judged(ratios: By) -> Judgement:
