@@ -11,6 +11,7 @@ import typer
 
 from bayesvlm.cli.options import Cache, Device, Json, Overwrite, Root
 from bayesvlm.cli.output import emit, remark
+from bayesvlm.core.errors import BayesVLMError
 
 if TYPE_CHECKING:
     from bayesvlm_paper.item import Item, Reproduced
@@ -74,15 +75,16 @@ def reproduce(
 
         bayesvlm reproduce pseudo_count_results --model posterior/ --data data/my-images --validation data/my-val
     """
-    from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.data.cache import FeatureCache
     from bayesvlm.experiments.earlier import Earlier
-    from bayesvlm_paper import items
+    from bayesvlm_paper import items, preview, terminal
     from bayesvlm_paper.lab import Lab
     from bayesvlm_paper.plans import Plan
 
     if listed:
-        _list(as_json)
+        every = items.ITEMS.values()
+        facts = {each.name: {"title": each.title, "question": each.question, "part": each.part} for each in every}
+        emit(facts, terminal.items_table(list(every)), as_json)
         return
     if name is None:
         raise BayesVLMError("Name a table or figure, or all; `bayesvlm reproduce --list` shows what there is.")
@@ -103,7 +105,8 @@ def reproduce(
         return base.on(plan.with_given(models or (), data or (), validation, pairs or ()))
 
     if dry_run:
-        _preview(chosen, lab, as_json)
+        previews = [preview.preview(item, lab(item)) for item in chosen]
+        emit({"items": [each.to_json() for each in previews]}, terminal.preview_text(previews), as_json)
         return
     try:
         found = _run(chosen, lab, given, again)
@@ -121,7 +124,6 @@ def reproduce(
 def _check_earlier(name: str, items: Sequence[Item], given: Sequence[str], out: Path, overwrite: bool) -> None:
     """Refuse a folder that cannot be written, or that holds what the same items came to on something else."""
     from bayesvlm.artifacts.files import check_writable
-    from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.report.page import check_replaces
     from bayesvlm_paper.item import kept_record
     from bayesvlm_paper.page import MADE_FROM
@@ -148,8 +150,6 @@ def _question(command: str) -> list[str]:
 
 def _check_used(items: Sequence[Item], data: list[str] | None, pairs: list[str] | None) -> None:
     """Refuse an option that the one item asked for has no use for."""
-    from bayesvlm.core.errors import BayesVLMError
-
     if len(items) > 1:
         return
     plan = items[0].world
@@ -178,7 +178,6 @@ def _command(name: str, given: Sequence[str]) -> str:
 
 def _run(items: Sequence[Item], lab: Callable[[Item], Lab], given: Sequence[str], again: bool) -> list[Reproduced]:
     """One after the other; of several, one that fails does not take the others with it."""
-    from bayesvlm.core.errors import BayesVLMError
     from bayesvlm_paper import item as running
 
     found: list[Reproduced] = []
@@ -219,19 +218,3 @@ def _report(name: str, found: Sequence[Reproduced], out: Path, where: str, comma
     }
     text = [] if name == ALL else finding_text(found[0])
     emit(result, [*text, claims_table(found), f"results and pictures are in {out}; the page is {page}"], as_json)
-
-
-def _preview(items: Sequence[Item], lab: Callable[[Item], Lab], as_json: bool) -> None:
-    from bayesvlm_paper.preview import preview
-    from bayesvlm_paper.terminal import preview_text
-
-    found = [preview(item, lab(item)) for item in items]
-    emit({"items": [each.to_json() for each in found]}, preview_text(found), as_json)
-
-
-def _list(as_json: bool) -> None:
-    from bayesvlm_paper.items import ITEMS
-    from bayesvlm_paper.terminal import items_table
-
-    result = {item.name: {"title": item.title, "question": item.question, "part": item.part} for item in ITEMS.values()}
-    emit(result, items_table(list(ITEMS.values())), as_json)

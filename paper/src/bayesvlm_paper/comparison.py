@@ -80,6 +80,15 @@ class Compared:
         of: Mapping[str, Any] = self.numbers[model]["truth"]
         return of
 
+    def ratios(self) -> dict[str, dict[str, dict[str, Ratio]]]:
+        """Model -> that, where it is ratios to draws in two levels."""
+        return {
+            model: {
+                name: {drawn: Ratio(**ratio) for drawn, ratio in of.items()} for name, of in self.truth(model).items()
+            }
+            for model in self.models
+        }
+
     def truth_size(self, classes: bool = True) -> str:
         """How many validation images and classes tell that, in words."""
         size = self.numbers[self.models[0]]["truth size"]

@@ -10,7 +10,7 @@ from bayesvlm.core.settings import Covariance
 from bayesvlm.vlm import BayesVLM
 from bayesvlm_paper.catalogue import judged
 from bayesvlm_paper.comparison import TRUER, Compared, named_ratios, truer
-from bayesvlm_paper.draws import DRAWS, DrawnSpread, Ratio
+from bayesvlm_paper.draws import DRAWS, DrawnSpread
 from bayesvlm_paper.exhibits import Lines, Panel, Series
 from bayesvlm_paper.finding import Finding
 from bayesvlm_paper.lab import Lab
@@ -45,11 +45,8 @@ def tell(numbers: Mapping[str, Any]) -> Finding:
     """Diagonal against full."""
     compared = Compared(numbers)
     ratios = {
-        model: {
-            str(name): [Ratio(**by_covariance[name]) for by_covariance in compared.truth(model).values()]
-            for name in COVARIANCES
-        }
-        for model in compared.models
+        model: {str(name): [by_covariance[name] for by_covariance in by_tau.values()] for name in COVARIANCES}
+        for model, by_tau in compared.ratios().items()
     }
     first, last = (
         {str(name): {model: of[name][place] for model, of in ratios.items()} for name in COVARIANCES}

@@ -65,11 +65,11 @@ def measure(lab: Lab) -> Numbers:
 
 def relative(trials: Sequence[Sequence[float]]) -> tuple[float, dict[str, list[float]]]:  # [trials][batches]
     """The level of five batches, and mean and standard deviation over trials relative to it, as the paper's seem."""
-    found = [traces.mean_and_std(values) for values in zip(*trials, strict=True)]
-    level = found[-1][0]
+    means, stds = traces.over_trials(trials)
+    level = means[-1]
     if level <= 0:
         raise BayesVLMError("The curvature of the smallest contrast batches is zero; more pairs are needed here.")
-    return level, {"mean": [mean / level for mean, _ in found], "std": [std / level for _, std in found]}
+    return level, {"mean": [mean / level for mean in means], "std": [std / level for std in stds]}
 
 
 @dataclass(frozen=True)

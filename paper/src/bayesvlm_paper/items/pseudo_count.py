@@ -187,7 +187,8 @@ def _sensitivity_table(
     published: PublishedTable | None,
 ) -> Table:
     def cell(place: int, tau: float, data: str, metric: str) -> str:
-        printed = published and published.value(metric, column_of(data), f"BayesVLM (tau = {tau:g})")
+        row = f"BayesVLM (tau = {tau:g})"
+        printed = None if published is None else published.value(metric, column_of(data), row)
         return with_printed(found[data][place][metric], printed, DECIMALS[metric])
 
     columns = [(data, metric) for data in found for metric in DECIMALS]

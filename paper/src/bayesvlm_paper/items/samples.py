@@ -76,9 +76,8 @@ def measure(lab: Lab) -> Numbers:
     sizes, drawn = subset_sizes(len(pairs)), traces.orders(pairs, SUBSETS)
 
     def over_subsets(tower: Tower, negatives: int) -> dict[str, list[float]]:
-        subsets = [subset_traces(pairs, tower, order, sizes, negatives) for order in drawn]
-        found = [traces.mean_and_std(values) for values in zip(*subsets, strict=True)]
-        return {"trace_per_pair": [mean for mean, _ in found], "std": [std for _, std in found]}
+        mean, std = traces.over_trials([subset_traces(pairs, tower, order, sizes, negatives) for order in drawn])
+        return {"trace_per_pair": mean, "std": std}
 
     return {
         "pairs": len(pairs),

@@ -9,7 +9,7 @@ from typing import Any
 from bayesvlm.report.blocks import Table
 from bayesvlm_paper.catalogue import judged
 from bayesvlm_paper.comparison import TRUER, Compared, each_ratio, named_ratios, truer
-from bayesvlm_paper.draws import DRAWS, DrawnSpread, Ratio
+from bayesvlm_paper.draws import DRAWS, DrawnSpread
 from bayesvlm_paper.finding import Finding
 from bayesvlm_paper.lab import Lab
 from bayesvlm_paper.variants import TEXTS, Made, Variant, default_of, measured, truth_data, tuned
@@ -48,12 +48,7 @@ def truth(lab: Lab, model: str, variants: Mapping[str, Variant]) -> dict[str, di
 def tell(numbers: Mapping[str, Any]) -> Finding:
     """Damped against exact."""
     compared = Compared(numbers)
-    ratios = {
-        model: {
-            name: {drawn: Ratio(**ratio) for drawn, ratio in of.items()} for name, of in compared.truth(model).items()
-        }
-        for model in compared.models
-    }
+    ratios = compared.ratios()
     alike = {model: of[DAMPED][ALIKE] for model, of in ratios.items()}
     own = {name: {model: of[name][ITSELF] for model, of in ratios.items()} for name in (DAMPED, EXACT, FULL)}
     answer = (
