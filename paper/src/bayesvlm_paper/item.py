@@ -102,20 +102,14 @@ def reproduce(item: Item, lab: Lab, command: str = "", again: bool = False) -> R
     """
     command = command or item.command
     record = None if again else kept_record(item, lab.out)
-    if record is None or not _is_of(record, item, lab):
+    if record is None or {**record, **_declared(item, lab)} != record or not isinstance(record.get("numbers"), dict):
         started = time.perf_counter()
         numbers = item.measure(lab)
         if PLAN in numbers:
             raise BayesVLMError(f"A model or set is called {PLAN!r}, which means something else here; rename it.")
-        record = {
-            "schema": SCHEMA,
-            "item": item.name,
-            "version": item.version,
-            "command": command,
-            "inputs": lab.inputs(),
-            "seconds": time.perf_counter() - started,
-            "numbers": {**numbers, PLAN: asdict(lab.plan)},
-        }
+        seconds = time.perf_counter() - started
+        measured = {"command": command, "seconds": seconds, "numbers": {**numbers, PLAN: asdict(lab.plan)}}
+        record = {**_declared(item, lab), **measured}
         text = json.dumps(record, indent=1, allow_nan=False) + "\n"
         write_together(lab.out, {f"{item.name}.json": text.encode()})
         record = json.loads(text)
@@ -131,8 +125,7 @@ def kept_record(item: Item, out: Path) -> dict[str, Any] | None:
         return None
 
 
-def _is_of(record: Mapping[str, Any], item: Item, lab: Lab) -> bool:
-    """Whether a record has the numbers that this item would measure in this lab."""
-    known = (record.get("schema"), record.get("item"), record.get("version"))
-    whole = known == (SCHEMA, item.name, item.version) and isinstance(record.get("numbers"), dict)
-    return whole and record.get("inputs") == json.loads(json.dumps(lab.inputs()))
+def _declared(item: Item, lab: Lab) -> dict[str, Any]:
+    """What kept numbers must be of to be those that this item would measure in this lab, as json holds it."""
+    declared = {"schema": SCHEMA, "item": item.name, "version": item.version, "inputs": lab.inputs()}
+    return json.loads(json.dumps(declared))  # type: ignore[no-any-return]

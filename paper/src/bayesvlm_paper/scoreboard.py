@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from bayesvlm.evaluation import not_worse_than_best
@@ -117,20 +118,17 @@ class Scoreboard:
         """
         rows: list[list[str]] = []
         best: set[tuple[int, int]] = set()
-        for metric in METRICS:
-            digits = decimals[metric]
-            for row in self.rows:
-                cells = []
-                for place, data in enumerate(self.sets):
-                    if metric in self.cells[data][row].get(BEST, ()):
-                        best.add((len(rows), place + 1))
-                    beside = None if printed is None else printed(row, metric, data)
-                    cells.append(with_printed(self.value(row, data, metric), beside, digits))
-                cells += [f"{self.mean(row, metric):.{digits}f}"] if mean else []
-                rows.append([f"{metric} {(titles or {}).get(row, row)}", *cells])
-        columns = ["", *self.sets, *(["mean"] if mean else [])]
+        for metric, row in product(METRICS, self.rows):
+            cells = []
+            for place, data in enumerate(self.sets, start=1):
+                if metric in self.cells[data][row].get(BEST, ()):
+                    best.add((len(rows), place))
+                beside = None if printed is None else printed(row, metric, data)
+                cells.append(with_printed(self.value(row, data, metric), beside, decimals[metric]))
+            cells += [f"{self.mean(row, metric):.{decimals[metric]}f}"] if mean else []
+            rows.append([f"{metric} {(titles or {}).get(row, row)}", *cells])
         behind = " Behind the bar: the paper's." if printed is not None else ""
-        return Table(columns, rows, frozenset(best), caption + behind)
+        return Table(["", *self.sets, *(["mean"] if mean else [])], rows, frozenset(best), caption + behind)
 
 
 @dataclass(frozen=True)

@@ -43,21 +43,16 @@ def measure(lab: Lab) -> Numbers:
             "nlpd_worse": scores["proxy"].nlpd.value - nlpd[data],
             "p": paired_t_test(scores["proxy"].nll, scores["training"].nll).p,
         }
-    numbers: Numbers = {
-        "posteriors": {
-            sources[row]: {"tau": vlm.tau, "lam": vlm.lam, "pairs": vlm.factors["image"].n} for row, vlm in fits.items()
-        },
-        "sets": sets,
-    }
+    facts = {sources[r]: {"tau": v.tau, "lam": v.lam, "pairs": v.factors["image"].n} for r, v in fits.items()}
+    numbers: Numbers = {"posteriors": facts, "sets": sets}
     images, texts = lab.pairs(model, sources["training"])
     fewer = len(lab.pairs(model, sources["proxy"])[0])
     if fewer < len(images):  # what it changes to estimate on so few of the training pairs
         rows = shuffled(len(images), seed=0)[:fewer]
         lab.say(f"fit       {model} on {fewer} pairs of {sources['training']}, then tau on {lab.validation_set}")
         vlm = lab.fitted_on(model, images[rows], texts[rows], {"source": sources["training"], "pairs": fewer})
-        numbers["as_few_training_pairs"] = {
-            data: lab.bayes(model, vlm, data).nlpd.value - nlpd[data] for data in lab.sets
-        }
+        changes = {data: lab.bayes(model, vlm, data).nlpd.value - nlpd[data] for data in lab.sets}
+        numbers["as_few_training_pairs"] = changes
     return numbers
 
 
@@ -73,11 +68,10 @@ def tell(numbers: Mapping[str, Any]) -> Finding:
         f"differs from the plain model's by {from_to(board.changes('proxy', 'plain', 'NLPD'), 2)} nats; its mean ECE "
         f"is {ece['proxy']:.1f} % (training data {ece['training']:.1f} %, plain {ece['plain']:.1f} %)."
     )
-    published = same_model(model, CLIP_BASE)
     table = board.table(
         f"{model}, its posterior from {training} and from {proxy}. Bold: of the two, not worse than the better by a "
         f"paired t-test (p = {LEVEL}); of ECE, the smaller.",
-        printed=partial(printed_value, plan) if published else None,
+        printed=partial(printed_value, plan) if same_model(model, CLIP_BASE) else None,
         decimals={"ACC": 1, "NLPD": 3, "ECE": 1},
         titles={"training": training, "proxy": proxy},
     )
@@ -86,8 +80,8 @@ def tell(numbers: Mapping[str, Any]) -> Finding:
 
 def slight(board: Scoreboard) -> Judgement:
     """Slight: at most `SLIGHT` nats worse, and better than the plain model."""
-    worse = dict(zip(board.sets, board.changes("proxy", "training", "NLPD"), strict=True))
-    gained = dict(zip(board.sets, board.changes("plain", "proxy", "NLPD"), strict=True))
+    rows = (("proxy", "training"), ("plain", "proxy"))
+    worse, gained = (dict(zip(board.sets, board.changes(*each, "NLPD"), strict=True)) for each in rows)
     failing = [data for data in board.sets if worse[data] > SLIGHT or gained[data] <= 0]
     worst = max(worse, key=worse.__getitem__)
     even_so = " even so" if gained[worst] > 0 and worse[worst] > 0 else ""
