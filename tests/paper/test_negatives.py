@@ -10,7 +10,7 @@ from core.references import autograd_ggn
 
 from bayesvlm import BayesVLMError
 from bayesvlm.core.estimation import TOWERS
-from bayesvlm_paper.items.negatives import Ratios, _judged, batch_sizes, batch_traces, measure, relative, tell
+from bayesvlm_paper.items.negatives import _judged, batch_sizes, batch_traces, measure, relative, tell
 from bayesvlm_paper.lab import shuffled
 from bayesvlm_paper.plans import CLIP_BASE
 from bayesvlm_paper.traces import EmbeddedPairs
@@ -56,9 +56,9 @@ def test_ratios_are_relative_to_the_mean_of_five_batches() -> None:
     [(1.01, 0.01, True), (1.03, 0.01, False), (1.03, 0.04, True), (1.01, 0.06, False)],
 )
 def test_claim_asks_for_both_nearness_and_least_variance(mean: float, std: float, expected: bool) -> None:
-    small = Ratios((0.8, 0.9, 1.1, 1.0, 1.0), (0.1, 0.05, 0.1, 0.1, 0.1))
-    large = Ratios((1.0, mean, 1.0, 1.0, 1.0), (0.01, std, 0.01, 0.01, 0.01))
-    steady = Ratios((1.0,) * 5, (0.01,) * 5)
+    small = {"mean": (0.8, 0.9, 1.1, 1.0, 1.0), "std": (0.1, 0.05, 0.1, 0.1, 0.1)}
+    large = {"mean": (1.0, mean, 1.0, 1.0, 1.0), "std": (0.01, std, 0.01, 0.01, 0.01)}
+    steady = {"mean": (1.0,) * 5, "std": (0.01,) * 5}
     holds, figure = _judged({"image": {8: small, 32: steady}, "text": {8: small, 32: large}})
     assert holds == expected
     assert f"{mean - 1:.1%} from one" in figure

@@ -1,6 +1,7 @@
 """The paper's tables and figures, a small module per group: each measures numbers, and tells a finding from them.
 
-catalogue.json has what there is to know of an item without its code: title, question, what it is run on.
+catalogue.json has what there is to know of an item without its code: title, question, what it is run on, the claims it
+judges and the remarks that hold whatever was measured.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -72,42 +71,36 @@ def relative(trials: Sequence[Sequence[float]]) -> tuple[float, dict[str, list[f
     return level, {"mean": [mean / level for mean in means], "std": [std / level for std in stds]}
 
 
-@dataclass(frozen=True)
-class Ratios:
-    """tr(B) of i batches relative to five: mean and standard deviation over trials, [5]."""
-
-    mean: Sequence[float]
-    std: Sequence[float]
-
-    @property
-    def off(self) -> float:
-        """How far a mean is from one at most."""
-        return max(abs(mean - 1) for mean in self.mean)
-
-    @property
-    def near(self) -> bool:
-        """Whether no mean is further from one than `NEAR`, or than two of its standard errors."""
-        errors = (std / math.sqrt(TRIALS) for std in self.std)
-        return all(abs(mean - 1) <= max(NEAR, 2 * error) for mean, error in zip(self.mean, errors, strict=True))
-
-
+Ratios = Mapping[str, Sequence[float]]
+"""tr(B) of i batches relative to five: "mean" and "std" over trials, [5] each."""
 By = Mapping[Tower, Mapping[int, Ratios]]  # tower -> K
+
+
+def off(ratios: Ratios) -> float:
+    """How far a mean is from one at most."""
+    return max(abs(mean - 1) for mean in ratios["mean"])
+
+
+def near(ratios: Ratios) -> bool:
+    """Whether no mean is further from one than `NEAR`, or than two of its standard errors."""
+    allowed = [max(NEAR, 2 * std / math.sqrt(TRIALS)) for std in ratios["std"]]
+    return all(abs(mean - 1) <= most for mean, most in zip(ratios["mean"], allowed, strict=True))
 
 
 def tell(numbers: Mapping[str, Any]) -> Finding:
     """The relative trace against the number of batches, and what K does to the trace itself."""
     plan, sizes = Plan.of(numbers), numbers["batch_sizes"]
-    ratios: By = {
-        tower: {int(size): Ratios(**each) for size, each in numbers["ratio"][tower].items()} for tower in TOWERS
-    }
-    levels = {tower: {int(size): each for size, each in numbers["level"][tower].items()} for tower in TOWERS}
+    ratios, levels = (
+        {tower: {int(size): each for size, each in numbers[what][tower].items()} for tower in TOWERS}
+        for what in ("ratio", "level")
+    )
     largest, most = sizes[-1], max(levels["image"])
     growth = {tower: f"{levels[tower][most] / levels[tower][sizes[0]]:.2g}" for tower in TOWERS}
-    off = each_of({tower: f"{ratios[tower][largest].off:.1%}" for tower in TOWERS})
+    most_off = each_of({tower: f"{off(ratios[tower][largest]):.1%}" for tower in TOWERS})
     answer = (
-        f"With K = {largest:,} the mean of tr(B) over one to five batches of {plan.model} stays within {off} of that "
-        f"of five; but the ratio hides the level: from K = {sizes[0]:,} to {most:,} tr(B) per pair itself changes by "
-        f"a factor of about {each_of(growth)}."
+        f"With K = {largest:,} the mean of tr(B) over one to five batches of {plan.model} stays within {most_off} of "
+        f"that of five; but the ratio hides the level: from K = {sizes[0]:,} to {most:,} tr(B) per pair itself changes "
+        f"by a factor of about {each_of(growth)}."
     )
     table, said = _level_table(plan.model, levels, ratios), _remarks(numbers["pairs"], ratios)
     return Finding(answer, judged(NAME, _judged(ratios)), [_plot(plan, ratios), table], said)
@@ -118,12 +111,12 @@ def _judged(ratios: By) -> Judgement:
     for tower, by_size in ratios.items():
         largest = max(by_size)
         own = by_size[largest]
-        others = [each.std for size, each in by_size.items() if size < largest]
-        least = sum(std < min(others) for std, *others in zip(own.std, *others, strict=True))
-        holds = holds and own.near and least == BATCHES
+        smaller = [each["std"] for size, each in by_size.items() if size < largest]
+        least = sum(std < min(others) for std, *others in zip(own["std"], *smaller, strict=True))
+        holds = holds and near(own) and least == BATCHES
         figures.append(
-            f"{tower}: K = {largest:,} at most {own.off:.1%} from one ({NEAR:.0%} or two standard errors allowed), the "
-            f"least standard deviation ({max(own.std):.1%} at most) with {least} of {BATCHES} numbers of batches"
+            f"{tower}: K = {largest:,} at most {off(own):.1%} from one ({NEAR:.0%} or two standard errors allowed), the "
+            f"least standard deviation ({max(own['std']):.1%} at most) with {least} of {BATCHES} numbers of batches"
         )
     return holds, "; ".join(figures)
 
@@ -132,7 +125,7 @@ def _plot(plan: Plan, ratios: By) -> Lines:
     numbers = list(range(1, BATCHES + 1))
     panels = []
     for tower, by_size in ratios.items():
-        series = [Series(f"K = {size:,}", numbers, each.mean, each.std) for size, each in by_size.items()]
+        series = [Series(f"K = {size:,}", numbers, each["mean"], each["std"]) for size, each in by_size.items()]
         if traces.as_published(plan):
             series += [
                 Series(f"paper, K = {each['K']:,}", each["x"], each["y"], each["std"], dashed=True)
@@ -149,7 +142,7 @@ def _plot(plan: Plan, ratios: By) -> Lines:
 def _level_table(model: str, levels: Mapping[Tower, Mapping[int, float]], ratios: By) -> Table:
     def cell(tower: Tower, size: int) -> str:
         level, own = levels[tower][size], ratios[tower].get(size)
-        return f"{level:.2g}" if own is None else f"{level:.2g} ± {level * own.std[-1] / TRIALS**0.5:.1g}"
+        return f"{level:.2g}" if own is None else f"{level:.2g} ± {level * own['std'][-1] / TRIALS**0.5:.1g}"
 
     sizes = sorted(levels["image"])
     return Table(
@@ -164,7 +157,7 @@ def _remarks(pairs: int, ratios: By) -> list[str]:
     sizes = sorted(ratios["image"])
     equal, paper, noise = {}, {}, {}
     for tower, by_size in ratios.items():
-        four, one = by_size[sizes[-2]].std[3], by_size[sizes[-1]].std[0]
+        four, one = by_size[sizes[-2]]["std"][3], by_size[sizes[-1]]["std"][0]
         equal[tower] = f"{four:.1%} with four batches of {sizes[-2]:,} against {one:.1%} with one of {sizes[-1]:,}"
         printed = {each["K"]: each["std"] for each in traces.printed_curves(NAME, tower)}
         paper[tower] = f"{printed[8192][3]:.2%} against {printed[32768][0]:.2%}"
