@@ -10,7 +10,7 @@ from core.references import autograd_ggn
 
 from bayesvlm import BayesVLMError
 from bayesvlm.core.estimation import TOWERS
-from bayesvlm_paper.items.negatives import _judged, batch_sizes, batch_traces, measure, relative, tell
+from bayesvlm_paper.items.negatives import _judged, batch_sizes, batch_traces, measure, off, relative, tell
 from bayesvlm_paper.lab import shuffled
 from bayesvlm_paper.plans import CLIP_BASE
 from bayesvlm_paper.traces import EmbeddedPairs
@@ -40,13 +40,12 @@ def test_running_traces_are_those_of_automatic_differentiation(loss: str) -> Non
 
 def test_ratios_are_relative_to_the_mean_of_five_batches() -> None:
     trials = np.random.default_rng(0).uniform(1, 2, (5, 5))
-    level, numbers = relative(trials.tolist())
-    found = Ratios(**numbers)
+    level, found = relative(trials.tolist())
     assert level == pytest.approx(trials[:, 4].mean())
-    assert found.mean == pytest.approx(trials.mean(axis=0) / trials[:, 4].mean())
-    assert found.std == pytest.approx(trials.std(axis=0, ddof=1) / trials[:, 4].mean())
-    assert found.mean[4] == pytest.approx(1)
-    assert found.off == pytest.approx(np.abs(trials.mean(axis=0) / trials[:, 4].mean() - 1).max())
+    assert found["mean"] == pytest.approx(trials.mean(axis=0) / trials[:, 4].mean())
+    assert found["std"] == pytest.approx(trials.std(axis=0, ddof=1) / trials[:, 4].mean())
+    assert found["mean"][4] == pytest.approx(1)
+    assert off(found) == pytest.approx(np.abs(trials.mean(axis=0) / trials[:, 4].mean() - 1).max())
     with pytest.raises(BayesVLMError, match="zero"):
         relative([[0.0] * 5] * 5)
 

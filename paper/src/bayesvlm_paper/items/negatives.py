@@ -115,8 +115,8 @@ def _judged(ratios: By) -> Judgement:
         least = sum(std < min(others) for std, *others in zip(own["std"], *smaller, strict=True))
         holds = holds and near(own) and least == BATCHES
         figures.append(
-            f"{tower}: K = {largest:,} at most {off(own):.1%} from one ({NEAR:.0%} or two standard errors allowed), the "
-            f"least standard deviation ({max(own['std']):.1%} at most) with {least} of {BATCHES} numbers of batches"
+            f"{tower}: K = {largest:,} at most {off(own):.1%} from one ({NEAR:.0%} or two standard errors allowed), "
+            f"the least standard deviation ({max(own['std']):.1%} at most) with {least} of {BATCHES} numbers of batches"
         )
     return holds, "; ".join(figures)
 
