@@ -10,7 +10,7 @@ from core.references import autograd_ggn
 
 from bayesvlm import BayesVLMError
 from bayesvlm.core.estimation import TOWERS
-from bayesvlm_paper.items.negatives import Ratios, _claim, batch_sizes, batch_traces, measure, relative, tell
+from bayesvlm_paper.items.negatives import _judged, batch_sizes, batch_traces, measure, off, relative, tell
 from bayesvlm_paper.lab import shuffled
 from bayesvlm_paper.plans import CLIP_BASE
 from bayesvlm_paper.traces import EmbeddedPairs
@@ -40,28 +40,27 @@ def test_running_traces_are_those_of_automatic_differentiation(loss: str) -> Non
 
 def test_ratios_are_relative_to_the_mean_of_five_batches() -> None:
     trials = np.random.default_rng(0).uniform(1, 2, (5, 5))
-    level, numbers = relative(trials.tolist())
-    found = Ratios(**numbers)
+    level, found = relative(trials.tolist())
     assert level == pytest.approx(trials[:, 4].mean())
-    assert found.mean == pytest.approx(trials.mean(axis=0) / trials[:, 4].mean())
-    assert found.std == pytest.approx(trials.std(axis=0, ddof=1) / trials[:, 4].mean())
-    assert found.mean[4] == pytest.approx(1)
-    assert found.off == pytest.approx(np.abs(trials.mean(axis=0) / trials[:, 4].mean() - 1).max())
+    assert found["mean"] == pytest.approx(trials.mean(axis=0) / trials[:, 4].mean())
+    assert found["std"] == pytest.approx(trials.std(axis=0, ddof=1) / trials[:, 4].mean())
+    assert found["mean"][4] == pytest.approx(1)
+    assert off(found) == pytest.approx(np.abs(trials.mean(axis=0) / trials[:, 4].mean() - 1).max())
     with pytest.raises(BayesVLMError, match="zero"):
         relative([[0.0] * 5] * 5)
 
 
 @pytest.mark.parametrize(
-    ("mean", "std", "verdict"),
-    [(1.01, 0.01, "holds"), (1.03, 0.01, "does not hold"), (1.03, 0.04, "holds"), (1.01, 0.06, "does not hold")],
+    ("mean", "std", "expected"),
+    [(1.01, 0.01, True), (1.03, 0.01, False), (1.03, 0.04, True), (1.01, 0.06, False)],
 )
-def test_claim_asks_for_both_nearness_and_least_variance(mean: float, std: float, verdict: str) -> None:
-    small = Ratios((0.8, 0.9, 1.1, 1.0, 1.0), (0.1, 0.05, 0.1, 0.1, 0.1))
-    large = Ratios((1.0, mean, 1.0, 1.0, 1.0), (0.01, std, 0.01, 0.01, 0.01))
-    steady = Ratios((1.0,) * 5, (0.01,) * 5)
-    claim = _claim({"image": {8: small, 32: steady}, "text": {8: small, 32: large}})
-    assert claim.verdict == verdict
-    assert f"{mean - 1:.1%} from one" in claim.figure
+def test_claim_asks_for_both_nearness_and_least_variance(mean: float, std: float, expected: bool) -> None:
+    small = {"mean": (0.8, 0.9, 1.1, 1.0, 1.0), "std": (0.1, 0.05, 0.1, 0.1, 0.1)}
+    large = {"mean": (1.0, mean, 1.0, 1.0, 1.0), "std": (0.01, std, 0.01, 0.01, 0.01)}
+    steady = {"mean": (1.0,) * 5, "std": (0.01,) * 5}
+    holds, figure = _judged({"image": {8: small, 32: steady}, "text": {8: small, 32: large}})
+    assert holds == expected
+    assert f"{mean - 1:.1%} from one" in figure
 
 
 def test_finding_tells_the_level_from_the_ratio() -> None:

@@ -59,7 +59,7 @@ def test_where_something_holds() -> None:
     assert (str(some), some.count, some.everywhere) == ("1 of 2 (not on b)", 1, False)
     assert str(Where({"a": True})) == "1 of 1"
     assert (some & Where({"a": False, "b": True})).count == 0
-    assert BOARD.at_most("Bayes", ["plain"], "ECE").everywhere
-    assert not BOARD.at_most("plain", ["Bayes"], "ECE").everywhere
-    assert BOARD.at_most("plain", ["Bayes"], "ECE", slack=40).everywhere
+    assert BOARD.matches("Bayes", ["plain"], "ECE").everywhere
+    assert not BOARD.matches("plain", ["Bayes"], "ECE").everywhere
+    assert BOARD.matches("plain", ["Bayes"], "ECE", slack=40).everywhere
     assert BOARD.only(["b"]).sets == ["b"]

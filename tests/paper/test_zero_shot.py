@@ -57,9 +57,13 @@ class Bench:
         return self.results[int(data)]
 
 
+NAMES = {base_claims: "clip", large_claims: "clip_large", siglip_claims: "siglip"}
+
+
 def bayes(results: list[Result], judge: Judge = base_claims, model: str = "m") -> Told:
-    options = {"name": "uq_results_clip", "published": CLIP_BASE, "stands": {"m": "m stands for CLIP."}}
-    return told(Bench(model, results), partial(measure, predicts=False), tell_bayes, judge=judge, **options)
+    name = f"uq_results_{NAMES[judge]}" if judge in NAMES else "zero_shot_adversarial_imgnet"
+    options = {"name": name, "published": CLIP_BASE, "judge": judge}
+    return told(Bench(model, results), partial(measure, predicts=False), tell_bayes, **options)
 
 
 def predicted(results: list[Result], consistently: bool, model: str = "m") -> Told:
@@ -86,11 +90,11 @@ def test_cells_claims_and_the_printed_values() -> None:
 
 
 def test_claims_that_do_not_hold_say_where() -> None:
-    finding = bayes([GOOD, BAD])
+    finding = bayes([GOOD, BAD], model="emoji-clip")
     assert [claim.verdict for claim in finding.claims[:3]] == ["does not hold"] * 3
     assert "(not on b)" in finding.claims[2].figure
     assert "top-1 -20.0 points at worst" in finding.claims[0].figure
-    assert finding.remarks == ["m stands for CLIP."]
+    assert finding.remarks == ["emoji-clip stands for CLIP-Base."]
 
 
 def test_votes_are_judged_where_there_are_votes() -> None:

@@ -11,6 +11,7 @@ import typer
 
 from bayesvlm.cli.options import Cache, Device, Json, Overwrite, Root
 from bayesvlm.cli.output import emit, remark
+from bayesvlm.core.errors import BayesVLMError
 
 if TYPE_CHECKING:
     from bayesvlm_paper.item import Item, Reproduced
@@ -74,24 +75,25 @@ def reproduce(
 
         bayesvlm reproduce pseudo_count_results --model posterior/ --data data/my-images --validation data/my-val
     """
-    from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.data.cache import FeatureCache
     from bayesvlm.experiments.earlier import Earlier
-    from bayesvlm_paper import items
+    from bayesvlm_paper import items, preview, terminal
     from bayesvlm_paper.lab import Lab
     from bayesvlm_paper.plans import Plan
 
     if listed:
-        _list(as_json)
+        every = items.ITEMS.values()
+        facts = {each.name: {"title": each.title, "question": each.question, "part": each.part} for each in every}
+        emit(facts, terminal.items_table(list(every)), as_json)
         return
     if name is None:
         raise BayesVLMError("Name a table or figure, or all; `bayesvlm reproduce --list` shows what there is.")
     chosen = list(items.ITEMS.values()) if name == ALL else [items.find_item(name)]
     _check_used(chosen, data, pairs)
     given = _words(
-        {"--model": models, "--data": data, "--pairs": pairs, "--validation": validation, "--published": published},
-        {"--views": (views, VIEWS), "--seeds": (seeds, SEEDS), "--out": (out, OUT)},
-        {"--root": root, "--device": device},
+        {"--model": models, "--data": data, "--pairs": pairs, "--validation": validation, "--published": published}
+        | {"--views": None if views == VIEWS else str(views), "--seeds": None if seeds == SEEDS else seeds}
+        | {"--out": None if out == OUT else out, "--root": root, "--device": device},
     )
     if not dry_run:
         _check_earlier(name, chosen, given, out, overwrite)
@@ -103,7 +105,8 @@ def reproduce(
         return base.on(plan.with_given(models or (), data or (), validation, pairs or ()))
 
     if dry_run:
-        _preview(chosen, lab, as_json)
+        previews = [preview.preview(item, lab(item)) for item in chosen]
+        emit({"items": [each.to_json() for each in previews]}, terminal.preview_text(previews), as_json)
         return
     try:
         found = _run(chosen, lab, given, again)
@@ -121,7 +124,6 @@ def reproduce(
 def _check_earlier(name: str, items: Sequence[Item], given: Sequence[str], out: Path, overwrite: bool) -> None:
     """Refuse a folder that cannot be written, or that holds what the same items came to on something else."""
     from bayesvlm.artifacts.files import check_writable
-    from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.report.page import check_replaces
     from bayesvlm_paper.item import kept_record
     from bayesvlm_paper.page import MADE_FROM
@@ -148,8 +150,6 @@ def _question(command: str) -> list[str]:
 
 def _check_used(items: Sequence[Item], data: list[str] | None, pairs: list[str] | None) -> None:
     """Refuse an option that the one item asked for has no use for."""
-    from bayesvlm.core.errors import BayesVLMError
-
     if len(items) > 1:
         return
     plan = items[0].world
@@ -159,25 +159,16 @@ def _check_used(items: Sequence[Item], data: list[str] | None, pairs: list[str] 
         raise BayesVLMError(f"{items[0].name} reads no image-text pairs; leave --pairs out.")
 
 
-def _words(
-    named: Mapping[str, Any], defaulted: Mapping[str, tuple[object, object]], places: Mapping[str, object]
-) -> list[str]:
+def _words(options: Mapping[str, Any]) -> list[str]:
     """The options as they were given, so that the command of one item can be shown beside it.
 
     Args:
-        named: option -> its value, its values, or whether it is set.
-        defaulted: option -> its value and what it is where it is not given.
-        places: option -> its value.
+        options: option -> its value, its values, or whether it is set; None where it is as usual.
     """
-    options = {**named, **{name: value for name, (value, usual) in defaulted.items() if value != usual}, **places}
     words: list[str] = []
     for option, given in options.items():
-        if given is True:
-            words.append(option)
-        elif given:
-            words += [
-                word for value in (given if isinstance(given, list) else [given]) for word in (option, str(value))
-            ]
+        values = given if isinstance(given, list) else [given] if given else []
+        words += [option] if given is True else [word for value in values for word in (option, str(value))]
     return words
 
 
@@ -187,7 +178,6 @@ def _command(name: str, given: Sequence[str]) -> str:
 
 def _run(items: Sequence[Item], lab: Callable[[Item], Lab], given: Sequence[str], again: bool) -> list[Reproduced]:
     """One after the other; of several, one that fails does not take the others with it."""
-    from bayesvlm.core.errors import BayesVLMError
     from bayesvlm_paper import item as running
 
     found: list[Reproduced] = []
@@ -219,29 +209,12 @@ def _report(name: str, found: Sequence[Reproduced], out: Path, where: str, comma
         write_whole(out / "claims.md", claims_markdown(found).encode())
     pictures = [path for each in found for path in save_figures(each, out)]
     page = write_reproduction(found, out / _page_name(name), where, command)
+    told = {each.item.name: each.finding and {**each.finding.to_json(), "numbers": each.numbers} for each in found}
     result = {
-        "items": {
-            each.item.name: each.finding and {**each.finding.to_json(), "numbers": each.numbers} for each in found
-        },
+        "items": told,
         "errors": {each.item.name: each.error for each in found if each.error},
         "pictures": [str(path) for path in pictures],
         "report": str(page),
     }
     text = [] if name == ALL else finding_text(found[0])
     emit(result, [*text, claims_table(found), f"results and pictures are in {out}; the page is {page}"], as_json)
-
-
-def _preview(items: Sequence[Item], lab: Callable[[Item], Lab], as_json: bool) -> None:
-    from bayesvlm_paper.preview import preview
-    from bayesvlm_paper.terminal import preview_text
-
-    found = [preview(item, lab(item)) for item in items]
-    emit({"items": [each.to_json() for each in found]}, preview_text(found), as_json)
-
-
-def _list(as_json: bool) -> None:
-    from bayesvlm_paper.items import ITEMS
-    from bayesvlm_paper.terminal import items_table
-
-    result = {item.name: {"title": item.title, "question": item.question, "part": item.part} for item in ITEMS.values()}
-    emit(result, items_table(list(ITEMS.values())), as_json)

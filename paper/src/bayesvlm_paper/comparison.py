@@ -9,6 +9,7 @@ from typing import Any
 from bayesvlm.core.estimation import TOWERS
 from bayesvlm.core.tuning import DEFAULT_TAUS
 from bayesvlm.report.blocks import Table
+from bayesvlm_paper.catalogue import Judgement
 from bayesvlm_paper.draws import Ratio
 from bayesvlm_paper.exhibits import Exhibit, Lines, Panel, Series
 from bayesvlm_paper.finding import Claim, Finding
@@ -79,6 +80,15 @@ class Compared:
         of: Mapping[str, Any] = self.numbers[model]["truth"]
         return of
 
+    def ratios(self) -> dict[str, dict[str, dict[str, Ratio]]]:
+        """Model -> that, where it is ratios to draws in two levels."""
+        return {
+            model: {
+                name: {drawn: Ratio(**ratio) for drawn, ratio in of.items()} for name, of in self.truth(model).items()
+            }
+            for model in self.models
+        }
+
     def truth_size(self, classes: bool = True) -> str:
         """How many validation images and classes tell that, in words."""
         size = self.numbers[self.models[0]]["truth size"]
@@ -104,10 +114,9 @@ class Compared:
         words = " and ".join(f"{verb} {', '.join(models)}" for verb, models in said.items() if models)
         return f"{words} ({self.against(name)})"
 
-    def no_gain(self, name: str, what: str) -> Claim:
-        """Our own claim, that a variant does not lower the NLPD once tau is tuned for it."""
-        text = f"Ours: {what} not lower the NLPD once tau is tuned for each."
-        return Claim.judged(text, not any(found.helps for found in self.versus(name).values()), self.against(name))
+    def no_gain(self, name: str) -> Judgement:
+        """Whether a variant does not lower the NLPD of any model once tau is tuned for it."""
+        return not any(found.helps for found in self.versus(name).values()), self.against(name)
 
     def finding(
         self,
@@ -130,7 +139,7 @@ class Compared:
             "Validation NLPD against tau, one line per variant, one panel per model",
         )
         shown = [*tables, self._summary(), curves, *exhibits]
-        return Finding(answer, claims, shown, [*remarks, *self._ends(), *self._unusual()])
+        return Finding(answer, claims, shown, [*remarks, *self._about_tau()])
 
     # Exhibits --------------------------------------------------------------------------------------------------------
 
@@ -174,24 +183,20 @@ class Compared:
     def _each(self) -> list[tuple[str, str, Mapping[str, Any]]]:
         return [(model, name, of) for model in self.models for name, of in self.variants(model).items()]
 
-    def _ends(self) -> list[str]:
-        """A remark for every variant whose best tau is an end of what was tried."""
-        return [
-            f"{model}, {name}: the best tau, {of['tau']:.3g}, is an end of those tried; a better one may lie beyond."
-            for model, name, of in self._each()
-            if of["tried"] is not None
-            and min(of["tried"], key=lambda point: point[1]) in (of["tried"][0], of["tried"][-1])
-        ]
-
-    def _unusual(self) -> list[str]:
-        """A remark for every variant whose best tau the usual grid does not reach."""
+    def _about_tau(self) -> list[str]:
+        """Of every variant whose best tau is an end of what was tried; then of each that the usual grid misses."""
         low, high = min(DEFAULT_TAUS), max(DEFAULT_TAUS)
-        return [
-            f"{model}, {name}: the best tau, {of['tau']:.3g}, lies outside {low:g} to {high:g}, where tune() looks "
-            "unless told otherwise; give it taus= for this variant."
-            for model, name, of in self._each()
-            if of["tried"] is not None and not low <= of["tau"] <= high
-        ]
+        ends, beyond = [], []
+        for model, name, of in self._each():
+            if of["tried"] is None:
+                continue
+            best = f"{model}, {name}: the best tau, {of['tau']:.3g},"
+            if min(of["tried"], key=lambda point: point[1]) in (of["tried"][0], of["tried"][-1]):
+                ends.append(f"{best} is an end of those tried; a better one may lie beyond.")
+            if not low <= of["tau"] <= high:
+                where = f"lies outside {low:g} to {high:g}, where tune() looks unless told otherwise"
+                beyond.append(f"{best} {where}; give it taus= for this variant.")
+        return ends + beyond
 
 
 def truer(a: Ratio, b: Ratio) -> bool:

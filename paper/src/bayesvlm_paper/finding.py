@@ -32,14 +32,14 @@ class Claim:
         return self.text.startswith("Ours:")
 
     @classmethod
-    def judged(cls, text: str, holds: bool, figure: str) -> Claim:
-        """One that could be tested."""
-        return cls(text, "holds" if holds else "does not hold", figure)
+    def judged(cls, text: str, holds: bool | None, figure: str) -> Claim:
+        """One that could be tested; or, where `holds` is None, could not, for the reason given as its figure."""
+        return cls(text, "cannot be tested here" if holds is None else "holds" if holds else "does not hold", figure)
 
     @classmethod
     def untested(cls, text: str, reason: str) -> Claim:
         """One that could not."""
-        return cls(text, "cannot be tested here", reason)
+        return cls.judged(text, None, reason)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -48,6 +48,8 @@ class Item:
         distorts_pairs: whether the images of the pairs are encoded again with every distortion.
         pictures: of its first set it encodes so many pictures alone, at every level of corruption, and keeps no
             features of them; None where it encodes its sets whole.
+        claims: what is judged, in the order of its finding; braces where a limit of the code stands.
+        remarks: what its finding says whatever was measured.
     """
 
     name: str
@@ -64,6 +66,8 @@ class Item:
     reads_pairs: bool = False
     distorts_pairs: bool = False
     pictures: int | None = None
+    claims: Sequence[str] = ()
+    remarks: Sequence[str] = ()
 
     @classmethod
     def of(cls, name: str, facts: Mapping[str, Any], measure: Measure, tell: Tell) -> Item:
@@ -98,20 +102,14 @@ def reproduce(item: Item, lab: Lab, command: str = "", again: bool = False) -> R
     """
     command = command or item.command
     record = None if again else kept_record(item, lab.out)
-    if record is None or not _is_of(record, item, lab):
+    if record is None or {**record, **_declared(item, lab)} != record or not isinstance(record.get("numbers"), dict):
         started = time.perf_counter()
         numbers = item.measure(lab)
         if PLAN in numbers:
             raise BayesVLMError(f"A model or set is called {PLAN!r}, which means something else here; rename it.")
-        record = {
-            "schema": SCHEMA,
-            "item": item.name,
-            "version": item.version,
-            "command": command,
-            "inputs": lab.inputs(),
-            "seconds": time.perf_counter() - started,
-            "numbers": {**numbers, PLAN: asdict(lab.plan)},
-        }
+        seconds = time.perf_counter() - started
+        measured = {"command": command, "seconds": seconds, "numbers": {**numbers, PLAN: asdict(lab.plan)}}
+        record = {**_declared(item, lab), **measured}
         text = json.dumps(record, indent=1, allow_nan=False) + "\n"
         write_together(lab.out, {f"{item.name}.json": text.encode()})
         record = json.loads(text)
@@ -127,8 +125,7 @@ def kept_record(item: Item, out: Path) -> dict[str, Any] | None:
         return None
 
 
-def _is_of(record: Mapping[str, Any], item: Item, lab: Lab) -> bool:
-    """Whether a record has the numbers that this item would measure in this lab."""
-    known = (record.get("schema"), record.get("item"), record.get("version"))
-    whole = known == (SCHEMA, item.name, item.version) and isinstance(record.get("numbers"), dict)
-    return whole and record.get("inputs") == json.loads(json.dumps(lab.inputs()))
+def _declared(item: Item, lab: Lab) -> dict[str, Any]:
+    """What kept numbers must be of to be those that this item would measure in this lab, as json holds it."""
+    declared = {"schema": SCHEMA, "item": item.name, "version": item.version, "inputs": lab.inputs()}
+    return json.loads(json.dumps(declared))  # type: ignore[no-any-return]

@@ -171,9 +171,7 @@ class Lab:
         """Active learning for a target domain."""
         encoder, domains = self.encoder(model), self.plan.domains
         if domains is None:
-            raise BayesVLMError(
-                "This item chooses from domains, and its plan has none; run an item of active learning."
-            )
+            raise BayesVLMError("This item chooses from domains, its plan has none; run an item of active learning.")
         if domains == "world":
             return world_task(encoder, target)
         return domain_task(encoder, find_domains(domains), target, root=self.root)
@@ -242,11 +240,10 @@ class Lab:
     @property
     def domain_sets(self) -> tuple[str, ...]:
         """The sets of the domains that are chosen from, their names."""
-        if self.plan.domains is None:
+        domains = self.plan.domains
+        if domains is None:
             return ()
-        return (
-            (*STYLES, "train") if self.plan.domains == "world" else tuple(find_domains(self.plan.domains).sets.values())
-        )
+        return (*STYLES, "train") if domains == "world" else tuple(find_domains(domains).sets.values())
 
     def _data_identity(self, name: str) -> list[str] | None:
         with suppress(BayesVLMError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Literal
 
 from huggingface_hub import constants
 
-from bayesvlm.artifacts.saved import CONFIG, TENSORS, is_posterior
+from bayesvlm.artifacts.saved import TENSORS, is_posterior
 from bayesvlm.data import resolve
 from bayesvlm.data.names import HUB_ID, data_root
 from bayesvlm.data.sources import FETCHED, NOT_HERE, bytes_in
@@ -19,10 +18,9 @@ from bayesvlm.embedded import embedded_model, embedded_posterior
 from bayesvlm.models.openclip_loading import FOLDER, HUB, PREFIX, is_open_clip
 from bayesvlm.models.published import PICKLE, is_published
 from bayesvlm_paper.architectures import ARCHITECTURES, parameters
-from bayesvlm_paper.plans import PAIRS
+from bayesvlm_paper.plans import PAIRS, base_model, shape_of
 
 _BYTES_A_PAIR = 25_000  # of img2dataset's shards at 256 pixels
-
 
 What = Literal["model", "posterior", "images", "pairs"]
 
@@ -73,7 +71,7 @@ def model_folders(name: str) -> dict[What, Path]:
     if folder is None:
         return {}
     if is_posterior(folder):
-        base = _base(folder)
+        base = base_model(folder)
         return {"posterior": folder, **(model_folders(base) if base else {})}
     posterior = embedded_posterior(name)
     return {"model": folder, **({"posterior": posterior} if posterior else {})}
@@ -85,36 +83,12 @@ def find_model(name: str) -> list[Load]:
     count = parameters(shape)["all"] if shape else None
     if not folders:
         return [Load("model", name, _source(name), count, 4 * count if count else None, False)]
-    embedded = embedded_model(name) is not None
-    if not embedded and (folder := folders.get("posterior")) is not None:
-        base = _base(folder)
-        own = Load("posterior", name, str(folder), None, bytes_in(folder), True)
+    if embedded_model(name) is not None:
+        return [Load(kind, name, "in the package", None, bytes_in(folder), True) for kind, folder in folders.items()]
+    if (folder := folders.get("posterior")) is not None:
+        own, base = Load("posterior", name, str(folder), None, bytes_in(folder), True), base_model(folder)
         return [own, *(find_model(base) if base else [])]
-    return [
-        Load(
-            kind,
-            name,
-            "in the package" if embedded else str(folder),
-            count if kind == "model" else None,
-            bytes_in(folder),
-            True,
-        )
-        for kind, folder in folders.items()
-    ]
-
-
-def shape_of(model: str) -> str | None:
-    """The paper's name of a model whose shape is known."""
-    return next((name for name, shape in ARCHITECTURES.items() if model in (shape.model, shape.hub)), None)
-
-
-def _base(posterior: Path) -> str | None:
-    """The model that a saved posterior names."""
-    try:
-        named = json.loads((posterior / CONFIG).read_text(encoding="utf-8")).get("model")
-    except (OSError, ValueError, AttributeError):
-        return None
-    return named if isinstance(named, str) else None
+    return [Load("model", name, str(folders["model"]), count, bytes_in(folders["model"]), True)]
 
 
 def _local(name: str) -> Path | None:
@@ -130,10 +104,8 @@ def _hub_id(name: str) -> str | None:
     if (shape := shape_of(name)) is not None:
         return ARCHITECTURES[shape].hub
     bare = name.removeprefix(PREFIX)
-    if bare == name or bare.startswith(HUB):
-        bare = bare.removeprefix(HUB)
-        return bare if HUB_ID.fullmatch(bare) else None
-    return None
+    hub = bare.removeprefix(HUB) if bare == name or bare.startswith(HUB) else ""
+    return hub if HUB_ID.fullmatch(hub) else None
 
 
 def _source(name: str) -> str:

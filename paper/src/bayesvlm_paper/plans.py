@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bayesvlm.artifacts.saved import is_posterior
+from bayesvlm.artifacts.saved import CONFIG, is_posterior
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.experiments.domains import find_domains
-from bayesvlm_paper.architectures import ARCHITECTURES, Architecture
+from bayesvlm_paper.architectures import ARCHITECTURES
 
 PLAN = "plan"
 """What an item was run on, among its numbers."""
@@ -107,22 +107,22 @@ def column_of(data: str) -> str | None:
     return next((column for column, name in PAPER_SETS.items() if name == data), None)
 
 
+def shape_of(model: str) -> str | None:
+    """The paper's name of a model whose shape is known."""
+    return next((name for name, shape in ARCHITECTURES.items() if model in (shape.model, shape.hub)), None)
+
+
 def same_model(name: str, published: str) -> bool:
     """Whether a model is the published one, by one of its names, or a posterior of it."""
-    names = {name, _model_of(Path(name).expanduser())}
-    alike = {published} | {
-        each for shape in ARCHITECTURES.values() for each in _names(shape) if published in _names(shape)
-    }
-    return bool(names & alike)
+    names = {name, base_model(Path(name).expanduser()) or name}
+    shape = shape_of(published)
+    return published in names or (shape is not None and shape in map(shape_of, names))
 
 
-def _names(shape: Architecture) -> set[str]:
-    return {shape.model, shape.hub}
-
-
-def _model_of(folder: Path) -> str | None:
-    """The model that a saved posterior is of; None for what is no posterior."""
-    if not is_posterior(folder):
+def base_model(folder: Path) -> str | None:
+    """The model that a saved posterior names; None for what is no posterior, or cannot be read."""
+    try:
+        named = json.loads((folder / CONFIG).read_text(encoding="utf-8")).get("model") if is_posterior(folder) else None
+    except (OSError, ValueError, AttributeError):
         return None
-    model: str | None = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model")
-    return model
+    return named if isinstance(named, str) else None

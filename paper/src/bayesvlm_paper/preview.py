@@ -19,8 +19,8 @@ from bayesvlm.experiments.feature_store import FeatureStore
 from bayesvlm.models import resolve_device
 from bayesvlm_paper.item import Item, kept_record
 from bayesvlm_paper.lab import Lab
-from bayesvlm_paper.places import Load, find_model, find_pairs, find_set, offline, shape_of
-from bayesvlm_paper.plans import PAIRS, PCMEPP, PROLIP
+from bayesvlm_paper.places import Load, find_model, find_pairs, find_set, offline
+from bayesvlm_paper.plans import PAIRS, PCMEPP, PROLIP, shape_of
 from bayesvlm_paper.speed import REFERENCE, Speed, estimated, measured
 
 LARGE = 2 * 10**9
@@ -79,10 +79,9 @@ def preview(item: Item, lab: Lab) -> Preview:
                 speed, said = _speed(model, lab)
                 how.append(said)
                 total = None if total is None or speed is None else total + images * speed.image + texts * speed.text
-    said = "; ".join(dict.fromkeys(filter(None, how)))
-    return Preview(
-        item.name, tuple(found.values()), total, said or NOTHING, None if record is None else record["seconds"]
-    )
+    said = "; ".join(dict.fromkeys(filter(None, how))) or NOTHING
+    last = None if record is None else record["seconds"]
+    return Preview(item.name, tuple(found.values()), total, said, last)
 
 
 def _both(one: Load, other: Load) -> Load:
@@ -181,9 +180,10 @@ def _images(name: str, lab: Lab, encoder: FeatureStore | None, voting: Views | N
         load = replace(load, count=sum(1 for _ in data))
     if load.count is None:
         return replace(load, note=f"how many images {name} has is unknown until it is read")
-    look = encoder if data is not None and not large else None
-    wanted = {None: 1} if voting is None else {None: 1, voting: voting.count}
-    times = sum(count for views, count in wanted.items() if look is None or data is None or not look.keeps(data, views))
+    times = 0
+    for views in [None] if voting is None else [None, voting]:
+        kept = encoder is not None and data is not None and not large and encoder.keeps(data, views)
+        times += 0 if kept else views.count if views else 1
     return replace(load, encode=load.count * times, note=note)
 
 

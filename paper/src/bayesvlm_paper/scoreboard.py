@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from bayesvlm.evaluation import not_worse_than_best
@@ -85,12 +86,11 @@ class Scoreboard:
         """What a row costs in top-1 against another, at worst, in words."""
         return f"top-1 {signed(min(self.changes(row, other, 'ACC')), 1)} points at worst"
 
-    def at_most(self, row: str, others: Iterable[str], metric: str, slack: float = 0.0) -> Where:
-        """The sets on which a row is not above any of the others in a metric, but for some slack."""
-        named = list(others)
-        return self.where(
-            lambda data: all(self.value(row, data, metric) <= self.value(o, data, metric) + slack for o in named)
-        )
+    def matches(self, row: str, others: Iterable[str], metric: str, slack: float = 0.0) -> Where:
+        """The sets on which a row is not worse than any of the others in a metric, but for some slack."""
+        sign, named = -1 if metric == "ACC" else 1, list(others)
+        worth = {each: {data: sign * self.value(each, data, metric) for data in self.sets} for each in (row, *named)}
+        return self.where(lambda data: all(worth[row][data] <= worth[other][data] + slack for other in named))
 
     def where(self, holds: Callable[[str], bool]) -> Where:
         """The sets on which something is so."""
@@ -118,20 +118,17 @@ class Scoreboard:
         """
         rows: list[list[str]] = []
         best: set[tuple[int, int]] = set()
-        for metric in METRICS:
-            digits = decimals[metric]
-            for row in self.rows:
-                cells = []
-                for place, data in enumerate(self.sets):
-                    if metric in self.cells[data][row].get(BEST, ()):
-                        best.add((len(rows), place + 1))
-                    beside = None if printed is None else printed(row, metric, data)
-                    cells.append(with_printed(self.value(row, data, metric), beside, digits))
-                cells += [f"{self.mean(row, metric):.{digits}f}"] if mean else []
-                rows.append([f"{metric} {(titles or {}).get(row, row)}", *cells])
-        columns = ["", *self.sets, *(["mean"] if mean else [])]
+        for metric, row in product(METRICS, self.rows):
+            cells = []
+            for place, data in enumerate(self.sets, start=1):
+                if metric in self.cells[data][row].get(BEST, ()):
+                    best.add((len(rows), place))
+                beside = None if printed is None else printed(row, metric, data)
+                cells.append(with_printed(self.value(row, data, metric), beside, decimals[metric]))
+            cells += [f"{self.mean(row, metric):.{decimals[metric]}f}"] if mean else []
+            rows.append([f"{metric} {(titles or {}).get(row, row)}", *cells])
         behind = " Behind the bar: the paper's." if printed is not None else ""
-        return Table(columns, rows, frozenset(best), caption + behind)
+        return Table(["", *self.sets, *(["mean"] if mean else [])], rows, frozenset(best), caption + behind)
 
 
 @dataclass(frozen=True)

@@ -95,10 +95,10 @@ def power_of_two(most: int) -> int:
     return 1 << (most.bit_length() - 1)
 
 
-def mean_and_std(values: Sequence[float]) -> tuple[float, float]:
-    """Over trials; the standard deviation is that of a sample."""
-    std, mean = torch.std_mean(torch.tensor(values, dtype=torch.float64))
-    return float(mean), float(std)
+def over_trials(trials: Sequence[Sequence[float]]) -> tuple[list[float], list[float]]:  # [T][n] -> [n], [n]
+    """Mean and standard deviation over trials; the latter is that of a sample."""
+    found = [torch.std_mean(torch.tensor(values, dtype=torch.float64)) for values in zip(*trials, strict=True)]
+    return [float(mean) for _, mean in found], [float(std) for std, _ in found]
 
 
 def _squared(phi: Tensor) -> Tensor:  # [N, p] -> [N]

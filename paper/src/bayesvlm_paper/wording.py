@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from statistics import mean, stdev
+from typing import TypeVar
 
 from bayesvlm.evaluation import Estimate
+
+Name = TypeVar("Name", bound=str)
 
 
 def rounded(value: float, decimals: int = 3) -> str:
@@ -74,6 +77,14 @@ def all_of(names: Sequence[str]) -> str:
     """
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last
+
+
+def each_of(texts: Mapping[Name, str]) -> str:
+    """
+    >>> each_of({"image": "0.5", "text": "0.6"})
+    '0.5 (image) and 0.6 (text)'
+    """
+    return all_of([f"{text} ({name})" for name, text in texts.items()])
 
 
 def not_on(failing: Sequence[str]) -> str:

@@ -8,10 +8,11 @@ from typing import Any
 
 from bayesvlm.core.settings import Covariance
 from bayesvlm.vlm import BayesVLM
+from bayesvlm_paper.catalogue import judged
 from bayesvlm_paper.comparison import TRUER, Compared, named_ratios, truer
-from bayesvlm_paper.draws import DRAWS, DrawnSpread, Ratio
+from bayesvlm_paper.draws import DRAWS, DrawnSpread
 from bayesvlm_paper.exhibits import Lines, Panel, Series
-from bayesvlm_paper.finding import Claim, Finding
+from bayesvlm_paper.finding import Finding
 from bayesvlm_paper.lab import Lab
 from bayesvlm_paper.variants import TEXTS, Made, default_of, measured, truth_data, tuned
 
@@ -44,11 +45,8 @@ def tell(numbers: Mapping[str, Any]) -> Finding:
     """Diagonal against full."""
     compared = Compared(numbers)
     ratios = {
-        model: {
-            str(name): [Ratio(**by_covariance[name]) for by_covariance in compared.truth(model).values()]
-            for name in COVARIANCES
-        }
-        for model in compared.models
+        model: {str(name): [by_covariance[name] for by_covariance in by_tau.values()] for name in COVARIANCES}
+        for model, by_tau in compared.ratios().items()
     }
     first, last = (
         {str(name): {model: of[name][place] for model, of in ratios.items()} for name in COVARIANCES}
@@ -59,18 +57,14 @@ def tell(numbers: Mapping[str, Any]) -> Finding:
         f"of a cosine at the default's tau: {named_ratios(first)}; at {TIMES[-1]:,.0f} times that tau: "
         f"{named_ratios(last)}."
     )
-    text = "Ours: the full covariance is truer to Monte Carlo than the diagonal"
-    claims = [
-        Claim.judged(
-            f"{text}{where}",
+    truths = [
+        (
             all(truer(at["full"][model], at["diagonal"][model]) for model in ratios),
             f"analytic over drawn standard deviation of the cosine: {named_ratios(at)}",
         )
-        for at, where in (
-            (first, f", by {TRUER} of the standard deviation at the default's tau."),
-            (last, f" where the data outweigh the prior ({TIMES[-1]:,.0f} times the default's tau)."),
-        )
+        for at in (first, last)
     ]
+    claims = judged("covariance", *truths, compared.no_gain("full"), truer=TRUER, most=TIMES[-1])
     panels = []
     for model, of in ratios.items():
         tau = compared.variants(model)["diagonal"]["tau"]
@@ -85,7 +79,7 @@ def tell(numbers: Mapping[str, Any]) -> Finding:
         f"the default's tau, which is marked): median over {compared.truth_size()}.",
         "Ratio of the analytic to the drawn standard deviation against tau, one panel per model",
     )
-    return compared.finding(answer, [*claims, compared.no_gain("full", "the full covariance does")], [lines])
+    return compared.finding(answer, claims, [lines])
 
 
 ITEMS = {"covariance": (partial(measured, make=make), tell)}

@@ -13,11 +13,12 @@ from bayesvlm.core.tuning import TauGrid, search_tau
 from bayesvlm.experiments.scoring import Scores
 from bayesvlm.report.blocks import Table
 from bayesvlm.vlm import BayesVLM
+from bayesvlm_paper.catalogue import judged
 from bayesvlm_paper.comparison import Compared
-from bayesvlm_paper.finding import Claim, Finding
+from bayesvlm_paper.finding import Finding
 from bayesvlm_paper.lab import Lab
 from bayesvlm_paper.variants import WIDE_TAUS, Made, default_of, measured, scored, tuned
-from bayesvlm_paper.wording import by_name
+from bayesvlm_paper.wording import by_name, each_of
 
 HIDDEN = 0.02
 """Nats of NLPD, in the mean over the sets, that a tuned tau may leave and still be said to hide a difference."""
@@ -78,30 +79,28 @@ def lam_facts(fixed: BayesVLM, own: BayesVLM) -> dict[str, dict[str, float]]:
         fixed: the first release's posterior at the tau tuned for the corrected one.
         own: the same at its own.
     """
-    named = {"same tau": fixed, "own tau": own}
-    corrected = {name: lams(vlm, "evidence") for name, vlm in named.items()}
-    ratios = {name: {str(t): vlm.lam[t] / corrected[name][t] for t in TOWERS} for name, vlm in named.items()}
-    return {
-        **{f"lam, {name}": of for name, of in ratios.items()},
-        **{f"log evidence lost, {name}": lost_evidence(vlm) for name, vlm in named.items()},
-    }
+    ratios, lost = {}, {}
+    for name, vlm in {"same tau": fixed, "own tau": own}.items():
+        corrected = lams(vlm, "evidence")
+        ratios[f"lam, {name}"] = {str(tower): vlm.lam[tower] / corrected[tower] for tower in TOWERS}
+        lost[f"log evidence lost, {name}"] = lost_evidence(vlm)
+    return {**ratios, **lost}
 
 
 def lost_evidence(vlm: BayesVLM) -> dict[str, float]:
     """Nats of log evidence that each tower's lam falls short of the best one at the posterior's tau."""
-    best, lost = lams(vlm, "evidence"), {}
-    for tower in TOWERS:
-        value = evidence_of(vlm, tower).value
-        lost[str(tower)] = value(math.log(best[tower])) - value(math.log(vlm.lam[tower]))
-    return lost
+    best, objective = lams(vlm, "evidence"), {tower: evidence_of(vlm, tower).value for tower in TOWERS}
+    return {str(t): of(math.log(best[t])) - of(math.log(vlm.lam[t])) for t, of in objective.items()}
 
 
 def tell(numbers: Mapping[str, Any]) -> Finding:
     """The first release against the corrected evidence."""
     compared = Compared(numbers)
     facts = {model: compared.truth(model) for model in compared.models}
-    ratios = "; ".join(f"{model} {_towers(of['lam, same tau'])}" for model, of in facts.items())
-    lost = "; ".join(f"{model} {_towers(of['log evidence lost, same tau'], '{:,.0f}')}" for model, of in facts.items())
+    ratios, lost = (
+        "; ".join(f"{model} {each_of({t: form.format(v) for t, v in of[name].items()})}" for model, of in facts.items())
+        for name, form in (("lam, same tau", "{:.3g}"), ("log evidence lost, same tau", "{:,.0f}"))
+    )
     same, own = compared.versus(SAME_TAU), compared.versus(OFFICIAL)
     gap = {model: found.nlpd for model, found in own.items()}
     answer = (
@@ -109,29 +108,20 @@ def tell(numbers: Mapping[str, Any]) -> Finding:
         f"{by_name({model: found.nlpd for model, found in same.items()}, signs=True)} nats; with a tau of its own the "
         f"first release {compared.effect(OFFICIAL)}."
     )
-    claims = [
-        Claim.judged(
-            "The paper: lam is found by maximising the marginal likelihood (judged for the authors' first release, "
-            "corrected since).",
+    claims = judged(
+        "evidence",
+        (
             all(max(of["log evidence lost, same tau"].values()) < 1 for of in facts.values()),
             f"nats of log evidence that its lam falls short of the best at the same tau: {lost}",
         ),
-        Claim.judged(
-            "Ours: at the same tau the corrected evidence predicts better.",
-            all(found.hurts for found in same.values()),
-            f"the first release against it: {compared.against(SAME_TAU)}",
-        ),
-        Claim.judged(
-            f"Ours: tuning tau hides the difference, but for {HIDDEN} nats of mean NLPD.",
+        (all(found.hurts for found in same.values()), f"the first release against it: {compared.against(SAME_TAU)}"),
+        (
             all(abs(value) <= HIDDEN for value in gap.values()),
             f"first release minus corrected: {by_name(gap, signs=True)} nats",
         ),
-        Claim.judged(
-            "Ours: the corrected evidence predicts better even with a tau of its own for each.",
-            all(found.hurts for found in own.values()),
-            f"the first release against it: {compared.against(OFFICIAL)}",
-        ),
-    ]
+        (all(found.hurts for found in own.values()), f"the first release against it: {compared.against(OFFICIAL)}"),
+        hidden=HIDDEN,
+    )
     names = list(next(iter(facts.values())))
     table = Table(
         ["", *(tower for _ in names for tower in TOWERS)],
@@ -142,10 +132,6 @@ def tell(numbers: Mapping[str, Any]) -> Finding:
         groups=[("", 1), *((name, len(TOWERS)) for name in names)],
     )
     return compared.finding(answer, claims, [table])
-
-
-def _towers(values: Mapping[str, float], form: str = "{:.3g}") -> str:
-    return " and ".join(f"{form.format(value)} ({tower})" for tower, value in values.items())
 
 
 ITEMS = {"evidence": (partial(measured, make=make), tell)}

@@ -9,9 +9,10 @@ from typing import Any
 from bayesvlm.evaluation import nlpd
 from bayesvlm.report.blocks import Table
 from bayesvlm.vlm import BayesVLM
+from bayesvlm_paper.catalogue import judged
 from bayesvlm_paper.comparison import TRUER, Compared
 from bayesvlm_paper.draws import DRAWS, drawn_probabilities, total_variation
-from bayesvlm_paper.finding import Claim, Finding
+from bayesvlm_paper.finding import Finding
 from bayesvlm_paper.lab import Lab
 from bayesvlm_paper.variants import Made, default_of, measured, on_some, truth_data, tuned, walked
 from bayesvlm_paper.wording import by_name
@@ -70,29 +71,20 @@ def tell(numbers: Mapping[str, Any]) -> Finding:
         f"{by_name(left, signs=True)} nats. "
         f"Mean total variation distance to {DRAWS} draws at the probit's tau: {distances}."
     )
-    claims = [
-        Claim.judged(
-            "The paper: the probit approximates the expected softmax (judged against the plain softmax, which does not "
-            "try to).",
-            all(of["plain"] - of["probit"] > TRUER for of in far.values()),
-            f"total variation distance to Monte Carlo: {distances}",
-        ),
-        Claim.judged(
-            f"Ours: the centred probit is truer to Monte Carlo than the plain probit, by {TRUER} in total variation.",
-            all(of["probit"] - of["centred"] > TRUER for of in far.values()),
-            f"total variation distance to Monte Carlo: {distances}",
-        ),
-        Claim.judged(
-            "Ours: the centred probit has another top class than Monte Carlo less often than the plain probit has.",
-            all(of["centred"] < of["probit"] for of in flips.values()),
-            "; ".join(
-                f"{model} {100 * of['probit']:.0f} % of the images probit, {100 * of['centred']:.0f} % centred"
-                for model, of in flips.items()
-            ),
-        ),
-        compared.no_gain("centred", "the centred probit does"),
-        compared.no_gain("mc", "Monte Carlo does"),
+    figure = f"total variation distance to Monte Carlo: {distances}"
+    flipped = [
+        f"{model} {100 * of['probit']:.0f} % of the images probit, {100 * of['centred']:.0f} % centred"
+        for model, of in flips.items()
     ]
+    claims = judged(
+        "link",
+        (all(of["plain"] - of["probit"] > TRUER for of in far.values()), figure),
+        (all(of["probit"] - of["centred"] > TRUER for of in far.values()), figure),
+        (all(of["centred"] < of["probit"] for of in flips.values()), "; ".join(flipped)),
+        compared.no_gain("centred"),
+        compared.no_gain("mc"),
+        truer=TRUER,
+    )
     names = list(next(iter(far.values())))
     table = Table(
         ["", *names, *LINKS],

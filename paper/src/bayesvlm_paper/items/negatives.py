@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,10 +16,12 @@ from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.estimation import TOWERS, Tower
 from bayesvlm.report.blocks import Table
 from bayesvlm_paper import traces
+from bayesvlm_paper.catalogue import Judgement, judged
 from bayesvlm_paper.exhibits import Lines, Panel, Series
-from bayesvlm_paper.finding import Claim, Finding, Numbers
+from bayesvlm_paper.finding import Finding, Numbers
 from bayesvlm_paper.lab import Lab
 from bayesvlm_paper.plans import Plan
+from bayesvlm_paper.wording import each_of
 
 NAME = "ablation_batch_size"
 BATCHES = 5
@@ -63,81 +64,68 @@ def measure(lab: Lab) -> Numbers:
 
 def relative(trials: Sequence[Sequence[float]]) -> tuple[float, dict[str, list[float]]]:  # [trials][batches]
     """The level of five batches, and mean and standard deviation over trials relative to it, as the paper's seem."""
-    found = [traces.mean_and_std(values) for values in zip(*trials, strict=True)]
-    level = found[-1][0]
+    means, stds = traces.over_trials(trials)
+    level = means[-1]
     if level <= 0:
         raise BayesVLMError("The curvature of the smallest contrast batches is zero; more pairs are needed here.")
-    return level, {"mean": [mean / level for mean, _ in found], "std": [std / level for _, std in found]}
+    return level, {"mean": [mean / level for mean in means], "std": [std / level for std in stds]}
 
 
-@dataclass(frozen=True)
-class Ratios:
-    """tr(B) of i batches relative to five: mean and standard deviation over trials, [5]."""
-
-    mean: Sequence[float]
-    std: Sequence[float]
-
-    @property
-    def off(self) -> float:
-        """How far a mean is from one at most."""
-        return max(abs(mean - 1) for mean in self.mean)
-
-    @property
-    def near(self) -> bool:
-        """Whether no mean is further from one than `NEAR`, or than two of its standard errors."""
-        errors = (std / math.sqrt(TRIALS) for std in self.std)
-        return all(abs(mean - 1) <= max(NEAR, 2 * error) for mean, error in zip(self.mean, errors, strict=True))
-
-
+Ratios = Mapping[str, Sequence[float]]
+"""tr(B) of i batches relative to five: "mean" and "std" over trials, [5] each."""
 By = Mapping[Tower, Mapping[int, Ratios]]  # tower -> K
+
+
+def off(ratios: Ratios) -> float:
+    """How far a mean is from one at most."""
+    return max(abs(mean - 1) for mean in ratios["mean"])
+
+
+def near(ratios: Ratios) -> bool:
+    """Whether no mean is further from one than `NEAR`, or than two of its standard errors."""
+    allowed = [max(NEAR, 2 * std / math.sqrt(TRIALS)) for std in ratios["std"]]
+    return all(abs(mean - 1) <= most for mean, most in zip(ratios["mean"], allowed, strict=True))
 
 
 def tell(numbers: Mapping[str, Any]) -> Finding:
     """The relative trace against the number of batches, and what K does to the trace itself."""
     plan, sizes = Plan.of(numbers), numbers["batch_sizes"]
-    ratios: By = {
-        tower: {int(size): Ratios(**each) for size, each in numbers["ratio"][tower].items()} for tower in TOWERS
-    }
-    levels = {tower: {int(size): each for size, each in numbers["level"][tower].items()} for tower in TOWERS}
-    largest, most = sizes[-1], max(levels["image"])
-    growth = {tower: levels[tower][most] / levels[tower][sizes[0]] for tower in TOWERS}
-    answer = (
-        f"With K = {largest:,} the mean of tr(B) over one to five batches of {plan.model} stays within "
-        + " and ".join(f"{ratios[tower][largest].off:.1%} ({tower})" for tower in TOWERS)
-        + f" of that of five; but the ratio hides the level: from K = {sizes[0]:,} to {most:,} tr(B) per pair itself "
-        + "changes by a factor of about "
-        + " and ".join(f"{growth[tower]:.2g} ({tower})" for tower in TOWERS)
-        + "."
+    ratios, levels = (
+        {tower: {int(size): each for size, each in numbers[what][tower].items()} for tower in TOWERS}
+        for what in ("ratio", "level")
     )
-    table = _level_table(plan.model, levels, ratios)
-    return Finding(answer, [_claim(ratios)], [_plot(plan, ratios), table], _remarks(numbers["pairs"], ratios))
+    largest, most = sizes[-1], max(levels["image"])
+    growth = {tower: f"{levels[tower][most] / levels[tower][sizes[0]]:.2g}" for tower in TOWERS}
+    most_off = each_of({tower: f"{off(ratios[tower][largest]):.1%}" for tower in TOWERS})
+    answer = (
+        f"With K = {largest:,} the mean of tr(B) over one to five batches of {plan.model} stays within {most_off} of "
+        f"that of five; but the ratio hides the level: from K = {sizes[0]:,} to {most:,} tr(B) per pair itself changes "
+        f"by a factor of about {each_of(growth)}."
+    )
+    table, said = _level_table(plan.model, levels, ratios), _remarks(numbers["pairs"], ratios)
+    return Finding(answer, judged(NAME, _judged(ratios)), [_plot(plan, ratios), table], said)
 
 
-def _claim(ratios: By) -> Claim:
+def _judged(ratios: By) -> Judgement:
     holds, figures = True, []
     for tower, by_size in ratios.items():
         largest = max(by_size)
         own = by_size[largest]
-        least = sum(
-            own.std[i] < min(by_size[size].std[i] for size in by_size if size < largest) for i in range(BATCHES)
-        )
-        holds = holds and own.near and least == BATCHES
+        smaller = [each["std"] for size, each in by_size.items() if size < largest]
+        least = sum(std < min(others) for std, *others in zip(own["std"], *smaller, strict=True))
+        holds = holds and near(own) and least == BATCHES
         figures.append(
-            f"{tower}: K = {largest:,} at most {own.off:.1%} from one ({NEAR:.0%} or two standard errors allowed), the "
-            f"least standard deviation ({max(own.std):.1%} at most) with {least} of {BATCHES} numbers of batches"
+            f"{tower}: K = {largest:,} at most {off(own):.1%} from one ({NEAR:.0%} or two standard errors allowed), "
+            f"the least standard deviation ({max(own['std']):.1%} at most) with {least} of {BATCHES} numbers of batches"
         )
-    return Claim.judged(
-        "The largest batch stays near one for any number of batches, with the least variance.",
-        holds,
-        "; ".join(figures),
-    )
+    return holds, "; ".join(figures)
 
 
 def _plot(plan: Plan, ratios: By) -> Lines:
     numbers = list(range(1, BATCHES + 1))
     panels = []
     for tower, by_size in ratios.items():
-        series = [Series(f"K = {size:,}", numbers, each.mean, each.std) for size, each in by_size.items()]
+        series = [Series(f"K = {size:,}", numbers, each["mean"], each["std"]) for size, each in by_size.items()]
         if traces.as_published(plan):
             series += [
                 Series(f"paper, K = {each['K']:,}", each["x"], each["y"], each["std"], dashed=True)
@@ -154,7 +142,7 @@ def _plot(plan: Plan, ratios: By) -> Lines:
 def _level_table(model: str, levels: Mapping[Tower, Mapping[int, float]], ratios: By) -> Table:
     def cell(tower: Tower, size: int) -> str:
         level, own = levels[tower][size], ratios[tower].get(size)
-        return f"{level:.2g}" if own is None else f"{level:.2g} ± {level * own.std[-1] / TRIALS**0.5:.1g}"
+        return f"{level:.2g}" if own is None else f"{level:.2g} ± {level * own['std'][-1] / TRIALS**0.5:.1g}"
 
     sizes = sorted(levels["image"])
     return Table(
@@ -167,21 +155,18 @@ def _level_table(model: str, levels: Mapping[Tower, Mapping[int, float]], ratios
 
 def _remarks(pairs: int, ratios: By) -> list[str]:
     sizes = sorted(ratios["image"])
-    equal = " and ".join(
-        f"{ratios[tower][sizes[-2]].std[3]:.1%} with four batches of {sizes[-2]:,} against "
-        f"{ratios[tower][sizes[-1]].std[0]:.1%} with one of {sizes[-1]:,} ({tower})"
-        for tower in TOWERS
-    )
-    printed = {(tower, each["K"]): each["std"] for tower in TOWERS for each in traces.printed_curves(NAME, tower)}
-    paper = " and ".join(
-        f"{printed[tower, 8192][3]:.2%} against {printed[tower, 32768][0]:.2%} ({tower})" for tower in TOWERS
-    )
-    noise = " and ".join(f"{ratios[tower][sizes[-1]].std[0] / TRIALS**0.5:.1%} ({tower})" for tower in TOWERS)
+    equal, paper, noise = {}, {}, {}
+    for tower, by_size in ratios.items():
+        four, one = by_size[sizes[-2]]["std"][3], by_size[sizes[-1]]["std"][0]
+        equal[tower] = f"{four:.1%} with four batches of {sizes[-2]:,} against {one:.1%} with one of {sizes[-1]:,}"
+        printed = {each["K"]: each["std"] for each in traces.printed_curves(NAME, tower)}
+        paper[tower] = f"{printed[8192][3]:.2%} against {printed[32768][0]:.2%}"
+        noise[tower] = f"{one / TRIALS**0.5:.1%}"
     return [
         "Per pair, every number of batches has the same expectation: a mean off one is the noise of so many trials, "
-        f"with one batch of {sizes[-1]:,} a standard error of {noise}.",
-        f"A larger batch also holds more pairs. With equally many, the standard deviation is {equal}; in the paper, "
-        f"four batches of 8,192 against one of 32,768: {paper}.",
+        f"with one batch of {sizes[-1]:,} a standard error of {each_of(noise)}.",
+        f"A larger batch also holds more pairs. With equally many, the standard deviation is {each_of(equal)}; in the "
+        f"paper, four batches of 8,192 against one of 32,768: {each_of(paper)}.",
         f"The batches of a trial are disjoint parts of one random order of {pairs:,} pairs; five of the largest take "
         f"{BATCHES * sizes[-1] / pairs:.0%} of them, so that trials with many batches vary less than independent ones "
         "would.",

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bayesvlm.evaluation import paired_t_test
 from bayesvlm.experiments.methods import Methods
 from bayesvlm.experiments.zero_shot import LEVEL
-from bayesvlm_paper.finding import Claim, Finding, Numbers
+from bayesvlm_paper import catalogue
+from bayesvlm_paper.catalogue import Judgement, judged
+from bayesvlm_paper.finding import Finding, Numbers
 from bayesvlm_paper.lab import Lab, shuffled
 from bayesvlm_paper.plans import CC12M, CLIP_BASE, LAION, Plan, column_of, same_model
 from bayesvlm_paper.printed import published_table
@@ -40,21 +43,16 @@ def measure(lab: Lab) -> Numbers:
             "nlpd_worse": scores["proxy"].nlpd.value - nlpd[data],
             "p": paired_t_test(scores["proxy"].nll, scores["training"].nll).p,
         }
-    numbers: Numbers = {
-        "posteriors": {
-            sources[row]: {"tau": vlm.tau, "lam": vlm.lam, "pairs": vlm.factors["image"].n} for row, vlm in fits.items()
-        },
-        "sets": sets,
-    }
+    facts = {sources[r]: {"tau": v.tau, "lam": v.lam, "pairs": v.factors["image"].n} for r, v in fits.items()}
+    numbers: Numbers = {"posteriors": facts, "sets": sets}
     images, texts = lab.pairs(model, sources["training"])
     fewer = len(lab.pairs(model, sources["proxy"])[0])
     if fewer < len(images):  # what it changes to estimate on so few of the training pairs
         rows = shuffled(len(images), seed=0)[:fewer]
         lab.say(f"fit       {model} on {fewer} pairs of {sources['training']}, then tau on {lab.validation_set}")
         vlm = lab.fitted_on(model, images[rows], texts[rows], {"source": sources["training"], "pairs": fewer})
-        numbers["as_few_training_pairs"] = {
-            data: lab.bayes(model, vlm, data).nlpd.value - nlpd[data] for data in lab.sets
-        }
+        changes = {data: lab.bayes(model, vlm, data).nlpd.value - nlpd[data] for data in lab.sets}
+        numbers["as_few_training_pairs"] = changes
     return numbers
 
 
@@ -73,24 +71,21 @@ def tell(numbers: Mapping[str, Any]) -> Finding:
     table = board.table(
         f"{model}, its posterior from {training} and from {proxy}. Bold: of the two, not worse than the better by a "
         f"paired t-test (p = {LEVEL}); of ECE, the smaller.",
-        printed=(lambda row, metric, data: printed_value(plan, row, metric, data))
-        if same_model(model, CLIP_BASE)
-        else None,
+        printed=partial(printed_value, plan) if same_model(model, CLIP_BASE) else None,
         decimals={"ACC": 1, "NLPD": 3, "ECE": 1},
         titles={"training": training, "proxy": proxy},
     )
-    return Finding(answer, [claim(board)], [table], remarks(plan, numbers))
+    return Finding(answer, judged(NAME, slight(board)), [table], remarks(plan, numbers))
 
 
-def claim(board: Scoreboard) -> Claim:
+def slight(board: Scoreboard) -> Judgement:
     """Slight: at most `SLIGHT` nats worse, and better than the plain model."""
-    worse = dict(zip(board.sets, board.changes("proxy", "training", "NLPD"), strict=True))
-    gained = dict(zip(board.sets, board.changes("plain", "proxy", "NLPD"), strict=True))
+    rows = (("proxy", "training"), ("plain", "proxy"))
+    worse, gained = (dict(zip(board.sets, board.changes(*each, "NLPD"), strict=True)) for each in rows)
     failing = [data for data in board.sets if worse[data] > SLIGHT or gained[data] <= 0]
     worst = max(worse, key=worse.__getitem__)
     even_so = " even so" if gained[worst] > 0 and worse[worst] > 0 else ""
-    return Claim.judged(
-        "Estimated on proxy data the results are robust and show only slight degradation.",
+    return (
         not failing,
         f"at most {SLIGHT} nats worse than with the training data and better than plain on "
         f"{len(worse) - len(failing)} of {counted(len(worse), 'set')}{not_on(failing)}; at worst "
@@ -129,8 +124,7 @@ def remarks(plan: Plan, numbers: Mapping[str, Any]) -> list[str]:
                 "emojione-black and openmoji-black are the same drawings in black and white (29 of openmoji-black have "
                 "no colour to lose and are the very same images), which may help the proxy there."
             )
-    said.append("In print NLPD is at most 0.04 nats worse with CC12M, and ECE is lower with it on five of seven sets.")
-    return said
+    return [*said, *catalogue.remarks(NAME)]
 
 
 ITEMS = {NAME: (measure, tell)}

@@ -11,8 +11,9 @@ from typing import Any
 from bayesvlm.data.distortion import LEVELS, Distortion, Kind
 from bayesvlm.report.blocks import Table
 from bayesvlm.vlm import BayesVLM
+from bayesvlm_paper.catalogue import CATALOGUE, Judgement, judged
 from bayesvlm_paper.exhibits import Lines, Panel, Series
-from bayesvlm_paper.finding import Claim, Finding, Numbers
+from bayesvlm_paper.finding import Finding, Numbers
 from bayesvlm_paper.lab import Lab
 from bayesvlm_paper.plans import CLIP_BASE, LAION, PLAN, Plan, column_of, same_model
 from bayesvlm_paper.printed import published_table
@@ -27,8 +28,12 @@ FIXED, TUNED = "tau fixed", "tau tuned again"
 PARAMETER: dict[Kind, str] = {"greyscale": "share of grey", "jpeg": "JPEG quality", "blur": "blur radius"}
 _PRINTED: dict[Kind, str] = {"greyscale": "Grayscale", "jpeg": "JPEG compression", "blur": "Gaussian blur"}
 """Our name of a kind -> the paper's."""
-TABLES = {"Food-101": "food_aug", "CIFAR-10": "cifar10_aug", "ImageNet-R": "imagenet_r_aug"}
-"""The paper's name of a set -> its table."""
+TABLES = {"food101": "food_aug", "cifar10": "cifar10_aug", "imagenet-r": "imagenet_r_aug"}
+"""A set of the paper -> its table."""
+
+
+Points = Mapping[str, Mapping[str, Mapping[str, Mapping[str, float]]]]
+"""`FIXED` or `TUNED` -> kind -> level -> scores."""
 
 
 def measure(lab: Lab) -> Numbers:
@@ -36,21 +41,16 @@ def measure(lab: Lab) -> Numbers:
     return {data: _on(lab, data) for data in lab.sets}
 
 
-def _on(lab: Lab, data: str) -> dict[str, dict[str, dict[str, dict[str, float]]]]:
-    model = lab.models[0]
-    undistorted = lab.fitted(model)
+def _on(lab: Lab, data: str) -> Points:
+    undistorted = lab.fitted(lab.models[0])
     first = point(lab, undistorted, data)
-    found: dict[str, dict[str, dict[str, dict[str, float]]]] = {FIXED: {}, TUNED: {}}
+    fixed, tuned = ({str(kind): {f"{level:g}": first for level in LEVELS[kind]} for kind in LEVELS} for _ in range(2))
     for kind, levels in LEVELS.items():
-        for of in found.values():
-            of[kind] = {}
-        for level in levels:
-            fixed, tuned = first, first
-            if level:  # no grey and no blur are the undistorted images
-                again = lab.fitted(model, distortion=Distortion(kind, level))
-                fixed, tuned = point(lab, again.replace(tau=undistorted.tau), data), point(lab, again, data)
-            found[FIXED][kind][f"{level:g}"], found[TUNED][kind][f"{level:g}"] = fixed, tuned
-    return found
+        for level in filter(None, levels):  # no grey and no blur are the undistorted images
+            again = lab.fitted(lab.models[0], distortion=Distortion(kind, level))
+            fixed[kind][f"{level:g}"] = point(lab, again.replace(tau=undistorted.tau), data)
+            tuned[kind][f"{level:g}"] = point(lab, again, data)
+    return {FIXED: fixed, TUNED: tuned}
 
 
 def point(lab: Lab, vlm: BayesVLM, data: str) -> dict[str, float]:
@@ -65,13 +65,10 @@ class Shift:
     """One set, every kind and level: with tau as tuned for undistorted images, and tuned again.
 
     The first level of greyscale and blur is undistorted; that of JPEG is quality 100, which loses a little.
-
-    Args:
-        points: `FIXED` or `TUNED` -> kind -> level -> scores.
     """
 
     data: str
-    points: Mapping[str, Mapping[str, Mapping[str, Mapping[str, float]]]]
+    points: Points
 
     def series(self, kind: Kind, metric: str, way: str = FIXED) -> list[float]:
         """A score level by level."""
@@ -82,26 +79,29 @@ class Shift:
         series = self.series(kind, metric, way)
         return series[level] - series[0]
 
-    def changes(self, level: int) -> str:
-        """By kind, of NLPD and ECE."""
-        return ", ".join(
-            f"{kind} {signed(self.change(kind, level, 'nlpd'))} nats and {signed(self.change(kind, level, 'ece'), 1)} "
-            "points"
-            for kind in LEVELS
-        )
+    def nats(self, kind: Kind, level: int, way: str = FIXED) -> str:
+        """The change of NLPD, in words."""
+        return f"{signed(self.change(kind, level, 'nlpd', way))} nats"
+
+    def ece(self, kind: Kind, level: int, way: str = FIXED) -> str:
+        """That of ECE, in points."""
+        return signed(self.change(kind, level, "ece", way), 1)
 
 
-def tell(numbers: Mapping[str, Any], column: str, stand_in: str) -> Finding:
-    """What distortions of the pairs do on every set of the plan.
+def changes(shifts: Sequence[Shift], level: int) -> str:
+    """By set and kind, of NLPD and ECE."""
+    return "; ".join(
+        f"{each.data}: " + ", ".join(f"{k} {each.nats(k, level)} and {each.ece(k, level)} points" for k in LEVELS)
+        for each in shifts
+    )
 
-    Args:
-        column: the paper's set.
-        stand_in: the set of the world that stands for it.
-    """
+
+def tell(numbers: Mapping[str, Any], name: str) -> Finding:
+    """What distortions of the pairs do on every set of the plan; `name` is the item's."""
     plan = Plan.of(numbers)
     shifts = [Shift(data, points) for data, points in numbers.items() if data != PLAN]
     exhibits = [exhibit for each in shifts for exhibit in (curves(plan, each), table(plan, each))]
-    return Finding(" ".join(map(_answer, shifts)), claims(shifts), exhibits, remarks(plan, column, stand_in))
+    return Finding(" ".join(map(_answer, shifts)), judged(name, *claims(shifts)), exhibits, remarks(plan, name))
 
 
 def _answer(shift: Shift) -> str:
@@ -111,14 +111,13 @@ def _answer(shift: Shift) -> str:
     sure, right = (shift.series("blur", name)[-1] for name in ("confidence", "acc"))
     return (
         f"On {shift.data} the mildest distortions of the proxy images change ECE by {from_to(ece, 1)} points "
-        f"and NLPD by {from_to(nlpd)} nats, the strongest blur by {signed(shift.change('blur', -1, 'ece'), 1)} points "
-        f"and {signed(shift.change('blur', -1, 'nlpd'))} nats (the model is then {sure:.0f} % sure on average and "
-        f"right in {right:.0f} %), and with tau tuned again by {signed(shift.change('blur', -1, 'ece', TUNED), 1)} "
-        f"points and {signed(shift.change('blur', -1, 'nlpd', TUNED))} nats."
+        f"and NLPD by {from_to(nlpd)} nats, the strongest blur by {shift.ece('blur', -1)} points and "
+        f"{shift.nats('blur', -1)} (the model is then {sure:.0f} % sure on average and right in {right:.0f} %), and "
+        f"with tau tuned again by {shift.ece('blur', -1, TUNED)} points and {shift.nats('blur', -1, TUNED)}."
     )
 
 
-def claims(shifts: Sequence[Shift]) -> list[Claim]:
+def claims(shifts: Sequence[Shift]) -> list[Judgement]:
     """What the paper says, on every set."""
     stable = all(
         abs(each.change(kind, 1, "nlpd")) <= MILD_NLPD and abs(each.change(kind, 1, "ece")) <= MILD_ECE
@@ -132,27 +131,20 @@ def claims(shifts: Sequence[Shift]) -> list[Claim]:
         for metric in ("nlpd", "ece")
     )
     blurred = ", ".join(
-        f"{signed(each.change('blur', -1, 'ece'), 1)} points on {each.data} (tau tuned again: "
-        f"{signed(each.change('blur', -1, 'ece', TUNED), 1)})"
+        f"{each.ece('blur', -1)} points on {each.data} (tau tuned again: {each.ece('blur', -1, TUNED)})"
         for each in shifts
     )
     return [
-        Claim.judged(
-            "The posterior is stable under mild distortions of the proxy images.",
+        (
             stable,
             f"at the mildest distortion of each kind, {MILD_NLPD} nats and {MILD_ECE} points being allowed: "
-            + "; ".join(f"{each.data}: {each.changes(1)}" for each in shifts),
+            f"{changes(shifts, 1)}",
         ),
-        Claim.judged(
-            "Strong blur of the proxy images harms calibration.",
+        (
             all(each.change("blur", -1, "ece") > HARM for each in shifts),
             f"ECE at radius {LEVELS['blur'][-1]:g} against undistorted: {blurred}",
         ),
-        Claim.judged(
-            "Blur, which destroys what is seen, degrades ECE and NLPD more than distortions that keep it.",
-            stronger,
-            "at the strongest level: " + "; ".join(f"{each.data}: {each.changes(-1)}" for each in shifts),
-        ),
+        (stronger, f"at the strongest level: {changes(shifts, -1)}"),
     ]
 
 
@@ -163,8 +155,7 @@ def curves(plan: Plan, shift: Shift) -> Lines:
         for kind, levels in LEVELS.items():
             steps = [float(step) for step in range(len(levels))]
             series = [Series(way, steps, shift.series(kind, metric, way)) for way in (FIXED, TUNED)]
-            printed = printed_values(plan, shift.data, kind, metric)
-            if printed is not None:
+            if (printed := printed_values(plan, shift.data, kind, metric)) is not None:
                 series.append(Series("the paper", steps, printed, dashed=True))
             tried = ", ".join(f"{level:g}" for level in levels)
             panels.append(Panel(kind, f"level ({PARAMETER[kind]} {tried})", unit, series))
@@ -196,7 +187,7 @@ def table(plan: Plan, shift: Shift) -> Table:
 
 def printed_values(plan: Plan, data: str, kind: Kind, metric: str) -> list[float] | None:
     """What the paper prints at each level for the same model, pairs and set; None where it prints nothing."""
-    name = TABLES.get(column_of(data) or "")
+    name = TABLES.get(data)
     if name is None or not same_model(plan.model, CLIP_BASE) or Path(plan.pairs[0]).name != LAION:
         return None
     published = published_table(name)
@@ -204,7 +195,7 @@ def printed_values(plan: Plan, data: str, kind: Kind, metric: str) -> list[float
     return [value for value in values if value is not None]
 
 
-def remarks(plan: Plan, column: str, stand_in: str) -> list[str]:
+def remarks(plan: Plan, name: str) -> list[str]:
     """What a reader should know."""
     said = [
         "The paper does not say whether tau was tuned again at each level. Hyperparameters that are the same in all "
@@ -213,19 +204,15 @@ def remarks(plan: Plan, column: str, stand_in: str) -> list[str]:
         "are against no greyscale and no blur, but for JPEG against its first level, quality 100, which loses little.",
     ]
     if same_model(plan.model, CLIP_BASE):
-        tables = [TABLES[known] for data in plan.sets if (known := column_of(data)) in TABLES]
-        return [*said, *(published_table(name).oddities for name in tables)]
+        return [*said, *(published_table(TABLES[data]).oddities for data in plan.sets if data in TABLES)]
+    (stand_in,), (data,) = (CATALOGUE[name][which]["sets"] for which in ("world", "paper"))
     stands = (plan.model, plan.sets) == ("emoji-clip", (stand_in,))
     return [
-        *([f"emoji-clip stands for CLIP-Base, {stand_in} for {column}."] if stands else []),
+        *([f"emoji-clip stands for CLIP-Base, {stand_in} for {column_of(data)}."] if stands else []),
         *said,
         "In print the ECE on Food-101 rises from 1.69 % to 11.52 % at radius 50 and to 4.38 % at JPEG quality 1; on "
         "CIFAR-10 from 0.72 % to 2.73 % at radius 50.",
     ]
 
 
-ITEMS = {
-    "food_aug": (measure, partial(tell, column="Food-101", stand_in="new-drawing")),
-    "cifar10_aug": (measure, partial(tell, column="CIFAR-10", stand_in="emojione-colour")),
-    "imagenet_r_aug": (measure, partial(tell, column="ImageNet-R", stand_in="openmoji-black")),
-}
+ITEMS = {name: (measure, partial(tell, name=name)) for name in TABLES.values()}

@@ -8,12 +8,14 @@ from typing import Any
 
 from bayesvlm.core.tuning import DEFAULT_TAUS, TauGrid, TauPoint
 from bayesvlm.report.blocks import Table
+from bayesvlm_paper.catalogue import judged, remarks
 from bayesvlm_paper.exhibits import Lines, Panel, Series
-from bayesvlm_paper.finding import Claim, Finding, Numbers
+from bayesvlm_paper.finding import Finding, Numbers
 from bayesvlm_paper.lab import Lab
 from bayesvlm_paper.plans import CLIP_BASE, SIGLIP_BASE, Plan, column_of, same_model
 from bayesvlm_paper.printed import PublishedTable, published_curves, published_table
 from bayesvlm_paper.scoreboard import DECIMALS, figures, with_printed
+from bayesvlm_paper.wording import by_name
 
 SEARCH = "gridearch_pseudo_data_count"
 TABLE = "pseudo_count_results"
@@ -68,12 +70,6 @@ def rise(grid: TauGrid, low: float = 0.0, high: float = math.inf) -> float:
     return min(part[0].nlpd, part[-1].nlpd) - grid.best.nlpd
 
 
-def clear_inside(grid: TauGrid) -> bool:
-    """Whether the best of the whole search lies inside the paper's grid, and both ends of that clearly above it."""
-    low, high = PAPER_GRID
-    return low < grid.best.tau < high and rise(grid, low, high) >= CLEAR
-
-
 def flat(grid: TauGrid) -> tuple[float, float]:
     """The taus tried, around the best without a gap, that are as good as it."""
     points, best = grid.points, grid.points.index(grid.best)
@@ -94,32 +90,24 @@ def tell_search(numbers: Mapping[str, Any]) -> Finding:
         f"The best tau is {' and '.join(found)}; {' and '.join(around)} are as good within {FLAT:g} nats, "
         "as far as they were tried."
     )
-    claim = Claim.judged(
-        "There is a clear optimum of tau inside the grid of {:g} to {:g}.".format(*PAPER_GRID),
-        all(map(clear_inside, grids.values())),
-        "; ".join(_edge(model, grid) for model, grid in grids.items()),
-    )
-    remarks = [
-        "The grid goes from 0.01 to 10,000, equally spaced in the logarithm, with a search around its best point; "
-        "the paper's, which the claim is about, goes from 1 to 200, and its ends are tried too. lam follows tau "
-        "by the evidence at every point.",
-        f"About the printed curves: {published_curves(SEARCH)['oddities']}",
-    ]
-    return Finding(answer, [claim], [_search_plot(grids)], remarks)
-
-
-def _edge(model: str, grid: TauGrid) -> str:
+    clear, edges = zip(*(_clear_inside(model, grid) for model, grid in grids.items()), strict=True)
     low, high = PAPER_GRID
-    best, needed = grid.best, f"({CLEAR:g} needed)"
+    claims = judged(SEARCH, (all(clear), "; ".join(edges)), low=low, high=high)
+    said = [*remarks(SEARCH), f"About the printed curves: {published_curves(SEARCH)['oddities']}"]
+    return Finding(answer, claims, [_search_plot(grids)], said)
+
+
+def _clear_inside(model: str, grid: TauGrid) -> tuple[bool, str]:
+    """Whether the best of the whole search lies inside the paper's grid, and both ends of that clearly above it."""
+    low, high = PAPER_GRID
+    best, above, needed = grid.best, rise(grid, low, high), f"({CLEAR:g} needed)"
     if low < best.tau < high:
-        return (
-            f"{model}: tau = {best.tau:.3g}, inside; both ends of {low:g} to {high:g} lie at least "
-            f"{rise(grid, low, high):.2f} nats above it {needed}"
-        )
+        ends = f"both ends of {low:g} to {high:g} lie at least {above:.2f} nats above it {needed}"
+        return above >= CLEAR, f"{model}: tau = {best.tau:.3g}, inside; {ends}"
     within = min(point.nlpd for point in grid if low <= point.tau <= high)
     first, last = grid.points[0].tau, grid.points[-1].tau
     clear = "has a" if not grid.at_edge and rise(grid) >= CLEAR else "has no"
-    return (
+    return False, (
         f"{model}: tau = {best.tau:.3g}, not inside, where the best is {within - best.nlpd:.3f} nats worse; the wider "
         f"grid of {first:g} to {last:g} {clear} clear optimum, its ends lying at least {rise(grid):.2f} nats above "
         f"the best {needed}"
@@ -175,24 +163,21 @@ def tell_sensitivity(numbers: Mapping[str, Any]) -> Finding:
         f"({widest['ACC']}) and ECE by {most['ECE']:.1f} points ({widest['ECE']})."
     )
     allowed = "NLPD {NLPD:g} nats, top-1 {ACC:g} and ECE {ECE:g} points, up to rounding".format(**LIMITS)
-    claim = Claim.judged(
-        "Performance is stable across the tested range of pseudo-data counts.",
-        all(most[metric] <= limit + ROUNDING for metric, limit in LIMITS.items()),
-        f"ranges allowed: {allowed}; found: "
-        + "; ".join(
-            f"{data} {span['NLPD']:.3f} nats, {span['ACC']:.2f} points, ECE {span['ECE']:.1f} points"
-            for data, span in spans.items()
-        ),
+    moved = "; ".join(
+        f"{data} {span['NLPD']:.3f} nats, {span['ACC']:.2f} points, ECE {span['ECE']:.1f} points"
+        for data, span in spans.items()
     )
+    stable = all(most[metric] <= limit + ROUNDING for metric, limit in LIMITS.items())
+    claims = judged(TABLE, (stable, f"ranges allowed: {allowed}; found: {moved}"))
     published = published_table(TABLE)
     beside = published if same_model(model, CLIP_BASE) else None
-    without = ", ".join(f"{ranges(by_tau[1:])['NLPD']:.3f} ({data})" for data, by_tau in found.items())
-    remarks = [
+    without = by_name({data: ranges(by_tau[1:])["NLPD"] for data, by_tau in found.items()})
+    said = [
         f"Without the smallest tau, from {taus[1]:.2g} on, the ranges of NLPD are {without} nats.",
         _printed_ranges(published),
         *([] if beside else [f"{model} is tried at the paper's multiples of the tuned tau: 1/4, 3/4, ..., 9/4."]),
     ]
-    return Finding(answer, [claim], [_sensitivity_table(model, taus, found, beside)], remarks)
+    return Finding(answer, claims, [_sensitivity_table(model, taus, found, beside)], said)
 
 
 def _sensitivity_table(
@@ -201,20 +186,17 @@ def _sensitivity_table(
     found: Mapping[str, Sequence[Mapping[str, float]]],
     published: PublishedTable | None,
 ) -> Table:
-    rows = []
-    for place, tau in enumerate(taus):
-        cells = []
-        for data, by_tau in found.items():
-            for metric, decimals in DECIMALS.items():
-                row = f"BayesVLM (tau = {tau:g})"
-                printed = None if published is None else published.value(metric, column_of(data), row)
-                cells.append(with_printed(by_tau[place][metric], printed, decimals))
-        rows.append([f"{tau:.3g}", *cells])
+    def cell(place: int, tau: float, data: str, metric: str) -> str:
+        row = f"BayesVLM (tau = {tau:g})"
+        printed = None if published is None else published.value(metric, column_of(data), row)
+        return with_printed(found[data][place][metric], printed, DECIMALS[metric])
+
+    columns = [(data, metric) for data in found for metric in DECIMALS]
+    behind = " Behind the bar: the paper's." if published is not None else ""
     return Table(
-        ["tau", *(metric for _ in found for metric in DECIMALS)],
-        rows,
-        caption=f"{model}: top-1 and ECE in percent, NLPD in nats."
-        + (" Behind the bar: the paper's." if published is not None else ""),
+        ["tau", *(metric for _, metric in columns)],
+        [[f"{tau:.3g}", *(cell(place, tau, *column) for column in columns)] for place, tau in enumerate(taus)],
+        caption=f"{model}: top-1 and ECE in percent, NLPD in nats.{behind}",
         groups=[("", 1), *((data, len(DECIMALS)) for data in found)],
     )
 

@@ -15,21 +15,14 @@ import torch
 from torch import Tensor
 
 from bayesvlm.core.estimation import TOWERS, Tower
+from bayesvlm_paper import traces
+from bayesvlm_paper.catalogue import Judgement, judged, remarks
 from bayesvlm_paper.exhibits import Lines, Panel, Series
-from bayesvlm_paper.finding import Claim, Finding, Numbers
+from bayesvlm_paper.finding import Finding, Numbers
 from bayesvlm_paper.lab import Lab
 from bayesvlm_paper.plans import PAIRS, Plan
 from bayesvlm_paper.printed import published_curves
-from bayesvlm_paper.traces import (
-    PAPER_NEGATIVES,
-    EmbeddedPairs,
-    as_published,
-    embedded_pairs,
-    mean_and_std,
-    orders,
-    power_of_two,
-    printed_curves,
-)
+from bayesvlm_paper.wording import all_of, each_of
 
 NAME = "hessian-nbr-samples"
 SUBSETS = 10
@@ -48,11 +41,13 @@ def subset_sizes(pairs: int) -> tuple[int, ...]:
 
 def contrast_sizes(pairs: int) -> tuple[int, ...]:
     """K: the largest power of two of which the pairs hold ten, and all pairs, as in fitting; the paper's at most."""
-    return tuple(sorted({min(PAPER_NEGATIVES, power_of_two(pairs // 10)), min(PAPER_NEGATIVES, pairs)}))
+    return tuple(
+        sorted({min(traces.PAPER_NEGATIVES, traces.power_of_two(pairs // 10)), min(traces.PAPER_NEGATIVES, pairs)})
+    )
 
 
 def subset_traces(
-    pairs: EmbeddedPairs,
+    pairs: traces.EmbeddedPairs,
     tower: Tower,
     order: Tensor,  # [N]
     sizes: Sequence[int],
@@ -77,19 +72,18 @@ def subset_traces(
 
 def measure(lab: Lab) -> Numbers:
     """The trace per pair against the number of pairs, both towers: mean and standard deviation over the subsets."""
-    pairs = embedded_pairs(lab, LEAST)
-    sizes, drawn = subset_sizes(len(pairs)), orders(pairs, SUBSETS)
+    pairs = traces.embedded_pairs(lab, LEAST)
+    sizes, drawn = subset_sizes(len(pairs)), traces.orders(pairs, SUBSETS)
 
-    def traces(tower: Tower, negatives: int) -> dict[str, list[float]]:
-        subsets = [subset_traces(pairs, tower, order, sizes, negatives) for order in drawn]
-        found = [mean_and_std(values) for values in zip(*subsets, strict=True)]
-        return {"trace_per_pair": [mean for mean, _ in found], "std": [std for _, std in found]}
+    def over_subsets(tower: Tower, negatives: int) -> dict[str, list[float]]:
+        mean, std = traces.over_trials([subset_traces(pairs, tower, order, sizes, negatives) for order in drawn])
+        return {"trace_per_pair": mean, "std": std}
 
     return {
         "pairs": len(pairs),
         "sizes": list(sizes),
         "negatives": {
-            str(negatives): {tower: traces(tower, negatives) for tower in TOWERS}
+            str(negatives): {tower: over_subsets(tower, negatives) for tower in TOWERS}
             for negatives in contrast_sizes(len(pairs))
         },
     }
@@ -141,32 +135,30 @@ def tell(numbers: Mapping[str, Any]) -> Finding:
         int(negatives): {tower: Curve.of(numbers["sizes"], by_tower[tower]) for tower in TOWERS}
         for negatives, by_tower in numbers["negatives"].items()
     }
-    answer = _answer(plan.model, total, curves)
-    return Finding(answer, [_claim(total, curves)], [_plot(plan, curves)], _remarks(total, curves))
+    claims, said = judged(NAME, _judged(total, curves)), [*remarks(NAME), *_remarks(total, curves)]
+    return Finding(_answer(plan.model, total, curves), claims, [_plot(plan, curves)], said)
 
 
 def _answer(model: str, total: int, curves: Curves) -> str:
     clauses = []
-    for negatives, by_tower in curves.items():
-        quarter = " and ".join(f"{curve.spread:.1%} ({tower})" for tower, curve in by_tower.items())
-        whole = " and ".join(f"{curve.std[-1]:.1%}" for curve in by_tower.values())
+    for negatives, of in curves.items():
+        whole = all_of([f"{curve.std[-1]:.1%}" for curve in of.values()])
         drawn = f" (all pairs: {whole}, from the draw of the negatives)" if negatives < total else ""
+        quarter = each_of({tower: f"{curve.spread:.1%}" for tower, curve in of.items()})
         clauses.append(f"{quarter} when each is contrasted with K = {negatives:,}{drawn}")
     found = ", and of ".join(clauses)
     return f"A quarter of {total:,} pairs gives the trace of {model} with a standard deviation of {found}."
 
 
-def _claim(total: int, curves: Curves) -> Claim:
-    """What the paper says of its figure."""
-    every = [(negatives, tower, curve) for negatives, found in curves.items() for tower, curve in found.items()]
+def _judged(total: int, curves: Curves) -> Judgement:
     figures = "; ".join(
         f"{tower}, K = {negatives:,}: {curve.off:.1%} and {max(curve.std[curve.quarter :]):.1%} "
         f"({curve.std[0]:.1%} with {curve.sizes[0]:,} pairs)"
-        for negatives, tower, curve in every
+        for negatives, of in curves.items()
+        for tower, curve in of.items()
     )
-    return Claim.judged(
-        "The trace is stable in the number of pairs: a small share of the pairs is enough.",
-        all(curve.stable for _, _, curve in every),
+    return (
+        all(curve.stable for of in curves.values() for curve in of.values()),
         f"from a quarter of {total:,} pairs on, the mean over subsets and one standard deviation are off by at most "
         f"({CLOSE:.0%} allowed for either) {figures}",
     )
@@ -175,18 +167,12 @@ def _claim(total: int, curves: Curves) -> Claim:
 def _plot(plan: Plan, curves: Curves) -> Lines:
     panels = []
     for tower in TOWERS:
-        series = [
-            Series(f"K = {negatives:,}", by_tower[tower].sizes, by_tower[tower].mean, by_tower[tower].std)
-            for negatives, by_tower in curves.items()
-        ]
-        if as_published(plan):
-            series.append(_printed(tower))
+        ours = {f"K = {negatives:,}": of[tower] for negatives, of in curves.items()}
+        series = [Series(name, curve.sizes, curve.mean, curve.std) for name, curve in ours.items()]
+        series += [_printed(tower)] if traces.as_published(plan) else []
         panels.append(Panel(tower, "pairs", "trace / trace of all pairs", series, log_x=True))
-    levels = ", ".join(
-        f"{by_tower[tower].full:.3g} ({tower}, K = {negatives:,})"
-        for negatives, by_tower in curves.items()
-        for tower in TOWERS
-    )
+    full = {f"{tower}, K = {count:,}": of[tower].full for count, of in curves.items() for tower in TOWERS}
+    levels = ", ".join(f"{trace:.3g} ({name})" for name, trace in full.items())
     caption = (
         f"{plan.model}: trace of the Hessian per pair, relative to that of all pairs: {levels}. Band: one standard "
         f"deviation over {SUBSETS} random subsets. Every pair is contrasted with K."
@@ -196,29 +182,26 @@ def _plot(plan: Plan, curves: Curves) -> Lines:
 
 def _printed(tower: Tower) -> Series:
     """The paper's curve relative to its own end."""
-    (found,) = printed_curves(NAME, tower)
+    (found,) = traces.printed_curves(NAME, tower)
     last = found["y"][-1]
     spread = [(upper - lower) / 2 / last for upper, lower in zip(found["upper"], found["lower"], strict=True)]
     return Series("paper (model not named)", found["x"], [y / last for y in found["y"]], spread, dashed=True)
 
 
 def _remarks(total: int, curves: Curves) -> list[str]:
-    spreads = []
-    for tower in TOWERS:
-        printed = _printed(tower)
-        std = printed.error or (0.0,)
-        spreads.append(
-            f"from {std[0]:.1%} with {printed.x[0]:,} pairs to {std[-1]:.2%} with {printed.x[-1]:,} ({tower})"
-        )
+    printed = {tower: _printed(tower) for tower in TOWERS}
+    spreads = {
+        tower: f"from {std[0]:.1%} with {each.x[0]:,} pairs to {std[-1]:.2%} with {each.x[-1]:,}"
+        for tower, each in printed.items()
+        if (std := each.error)
+    }
     one = next(iter(curves.values()))["image"]
     factor = (1 - one.sizes[one.quarter] / total) ** -0.5
     return [
-        "The trace is per pair, tr(A_sum) tr(B_sum) / n^2; that of the factors with their 1/sqrt(n) grows with n, and "
-        "the printed ones stay level. Every pair sees K candidates whatever n is.",
         f"The subsets are drawn from {total:,} pairs without replacement, so they become alike as they grow: "
         f"independent ones of a quarter would vary up to {factor:.2f} times as much, and with all pairs only the "
         "contrast batches still differ.",
-        f"The paper's standard deviations fall {' and '.join(spreads)}, K = {PAPER_NEGATIVES:,}; it names no model.",
+        f"The paper's standard deviations fall {each_of(spreads)}, K = {traces.PAPER_NEGATIVES:,}; it names no model.",
     ]
 
 

@@ -7,9 +7,10 @@ from functools import partial
 from typing import Any
 
 from bayesvlm.report.blocks import Table
+from bayesvlm_paper.catalogue import judged
 from bayesvlm_paper.comparison import TRUER, Compared, each_ratio, named_ratios, truer
-from bayesvlm_paper.draws import DRAWS, DrawnSpread, Ratio
-from bayesvlm_paper.finding import Claim, Finding
+from bayesvlm_paper.draws import DRAWS, DrawnSpread
+from bayesvlm_paper.finding import Finding
 from bayesvlm_paper.lab import Lab
 from bayesvlm_paper.variants import TEXTS, Made, Variant, default_of, measured, truth_data, tuned
 
@@ -47,12 +48,7 @@ def truth(lab: Lab, model: str, variants: Mapping[str, Variant]) -> dict[str, di
 def tell(numbers: Mapping[str, Any]) -> Finding:
     """Damped against exact."""
     compared = Compared(numbers)
-    ratios = {
-        model: {
-            name: {drawn: Ratio(**ratio) for drawn, ratio in of.items()} for name, of in compared.truth(model).items()
-        }
-        for model in compared.models
-    }
+    ratios = compared.ratios()
     alike = {model: of[DAMPED][ALIKE] for model, of in ratios.items()}
     own = {name: {model: of[name][ITSELF] for model, of in ratios.items()} for name in (DAMPED, EXACT, FULL)}
     answer = (
@@ -61,26 +57,17 @@ def tell(numbers: Mapping[str, Any]) -> Finding:
         f"{each_ratio(alike)} times that of the exact posterior, which it approximates."
     )
     figure = f"analytic over drawn standard deviation of the cosine: {named_ratios(own)}"
-    claims = [
-        compared.no_gain(EXACT, "the exact posterior does"),
-        compared.no_gain(FULL, "the exact posterior with full covariances does"),
-        Claim.judged(
-            "Ours: the damped posterior understates the uncertainty of the exact one at the same tau and lam.",
+    claims = judged(
+        "structure",
+        compared.no_gain(EXACT),
+        compared.no_gain(FULL),
+        (
             all(ratio.median < 1 - TRUER for ratio in alike.values()),
             f"standard deviation of the cosine, damped over draws of the exact: {each_ratio(alike)}",
         ),
-        Claim.judged(
-            "Ours: the exact posterior is truer to Monte Carlo than the damped one, both with diagonal covariances and "
-            "a tau of their own.",
-            all(truer(own[EXACT][model], own[DAMPED][model]) for model in ratios),
-            figure,
-        ),
-        Claim.judged(
-            "Ours: of the exact posterior the full covariances are truer to Monte Carlo than the diagonal ones.",
-            all(truer(own[FULL][model], own[EXACT][model]) for model in ratios),
-            figure,
-        ),
-    ]
+        (all(truer(own[EXACT][model], own[DAMPED][model]) for model in ratios), figure),
+        (all(truer(own[FULL][model], own[EXACT][model]) for model in ratios), figure),
+    )
     table = Table(
         ["", "draws of itself", f"draws of the {ALIKE}"],
         [

@@ -7,7 +7,7 @@ looks wrong there is noted under `oddities`.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,20 +19,12 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Row:
-    """One metric of one method.
-
-    Args:
-        values, errors: one per column; None where the paper prints none.
-        model: what it was measured with, where a table has several or its caption says.
-        setting: what else the row stands for, such as {"tau": 4}.
-    """
+    """One metric of one method: values and standard errors, one per column; None where the paper prints none."""
 
     metric: str
     method: str
     values: tuple[float | None, ...]
     errors: tuple[float | None, ...]
-    model: str | None = None
-    setting: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -40,16 +32,11 @@ class PublishedTable:
     """A table of the paper.
 
     Args:
-        name: its label without prefix.
-        caption: what it shows, in a sentence of ours.
         columns: data sets, or levels of a distortion.
         unit: metric -> "percent", "nats", ...
         oddities: what a reader should know of the printed numbers.
     """
 
-    name: str
-    label: str
-    caption: str
     columns: tuple[str, ...]
     unit: dict[str, str]
     rows: tuple[Row, ...]
@@ -73,19 +60,8 @@ def published_table(name: str) -> PublishedTable:
     """A table by its label in the paper, without prefix: "uq_results_clip"."""
     check_choice("name", name, published_names())
     raw = _read("tables.json")["tables"][name]
-    rows = tuple(
-        Row(
-            row["metric"],
-            row["method"],
-            tuple(row["values"]),
-            tuple(row["errors"]),
-            row.get("model"),
-            row.get("setting", {}),
-        )
-        for row in raw["rows"]
-    )
-    columns = tuple(raw["columns"])
-    return PublishedTable(name, raw["label"], raw["caption"], columns, raw["unit"], rows, raw.get("oddities", ""))
+    rows = tuple(Row(row["metric"], row["method"], tuple(row["values"]), tuple(row["errors"])) for row in raw["rows"])
+    return PublishedTable(tuple(raw["columns"]), raw["unit"], rows, raw.get("oddities", ""))
 
 
 def published_curves(name: str) -> dict[str, Any]:
