@@ -34,11 +34,13 @@ from bayesvlm.core.features import Features
 from bayesvlm.core.predict import embedding_groups
 from bayesvlm.report.blocks import Table
 from bayesvlm.vlm import BayesVLM
+from bayesvlm_paper import catalogue
 from bayesvlm_paper.exhibits import Lines, Panel, Series
-from bayesvlm_paper.finding import Claim, Finding, Numbers
+from bayesvlm_paper.finding import Finding, Numbers
 from bayesvlm_paper.lab import Lab
 from bayesvlm_paper.plans import Plan
 
+NAME = "cosine_similarity"
 MOST_PAIRS, DRAWS = 200, 500
 SHIFTS = (0.0, 0.5, 1.0, 2.0, 4.0)
 """k: how far the caption is moved, in distances between the two means."""
@@ -282,15 +284,17 @@ def tell(numbers: Mapping[str, Any]) -> Finding:
             f"{near[DIAGONAL]['std ratio']:.2f} and {near[FULL]['std ratio']:.2f} times theirs."
         )
     worst = max(each[MARGINALS]["distance"] for each in shifts)
-    claim = Claim.judged(
-        "ProbCosine results qualitatively in a low approximation error.",
-        worst <= floor["distance"] + SLACK,
-        f"against draws with the diagonal covariance the median total variation distance is at most {worst:.3f}, "
-        f"{worst - floor['distance']:+.3f} from the noise floor (low: at most {SLACK:+g})",
+    claims = catalogue.judged(
+        NAME,
+        (
+            worst <= floor["distance"] + SLACK,
+            f"against draws with the diagonal covariance the median total variation distance is at most {worst:.3f}, "
+            f"{worst - floor['distance']:+.3f} from the noise floor (low: at most {SLACK:+g})",
+        ),
     )
     first_order = "first-order std ratio"
     remarks = [
-        "The paper prints no numbers for its figure and does not say which pairs and shifts it shows.",
+        *catalogue.remarks(NAME),
         f"Its length scale of {BANDWIDTH} is taken in standard deviations of the draws (scipy's bw_method): in units "
         f"of the cosine it would blur distributions whose standard deviation is {numbers['std of the cosine']:.3f} "
         "here.",
@@ -298,7 +302,7 @@ def tell(numbers: Mapping[str, Any]) -> Finding:
         "small variances, equal in all directions, that makes its standard deviation 1 / sqrt(1 - cos^2) times too "
         f"large: {near[first_order]:.2f} for these pairs as they are, {far[first_order]:.2f} furthest apart.",
     ]
-    return Finding(answer, [claim], [_curves(model, numbers["one pair"]), _table(model, shifts, floor)], remarks)
+    return Finding(answer, claims, [_curves(model, numbers["one pair"]), _table(model, shifts, floor)], remarks)
 
 
 _Shifts = Sequence[Mapping[str, Any]]  # of every shift: medians of the means, and comparison -> quantity -> value
@@ -348,4 +352,4 @@ def _table(model: str, shifts: _Shifts, floor: Mapping[str, float]) -> Table:
     return Table(columns, rows, caption=caption)
 
 
-ITEMS = {"cosine_similarity": (measure, tell)}
+ITEMS = {NAME: (measure, tell)}

@@ -16,8 +16,9 @@ from bayesvlm.core.features import Features
 from bayesvlm.core.head import BayesHead, PlainHead
 from bayesvlm.models import resolve_device
 from bayesvlm.report.blocks import Table
-from bayesvlm_paper import architectures
+from bayesvlm_paper import architectures, catalogue
 from bayesvlm_paper.architectures import ARCHITECTURES
+from bayesvlm_paper.catalogue import Judgement
 from bayesvlm_paper.finding import Claim, Finding, Numbers
 from bayesvlm_paper.lab import Lab
 from bayesvlm_paper.printed import published_table
@@ -57,11 +58,7 @@ def tell_runtime(numbers: Mapping[str, Any]) -> Finding:
     """What the posterior adds to it."""
     found, where = numbers["models"], numbers["machine"]
     here = str(where["name"]) + ("" if where["device"].startswith("cuda") else f", threads: {where['threads']}")
-    remarks = [
-        "The architectures are the paper's, the machine is not: compare the overheads, not the times. Weights and "
-        "posterior are random, which changes no time.",
-        "classify is the way for many images and any classes: it embeds the classes anew and checks its inputs.",
-    ]
+    remarks = catalogue.remarks("runtime")
     if unsure := [name for name in found if _is_least(found[name])]:
         remarks.append(
             f"Whole runs of {all_of(unsure)} vary too much, or are too few, to tell 1 %: there the overhead is that of "
@@ -97,31 +94,30 @@ def _runtime_answer(found: Times, here: str) -> str:
 
 
 def _runtime_claims(found: Times) -> list[Claim]:
-    minimal = f"BayesVLM adds minimal run time: 0.35 % (CLIP-Huge) to {MINIMAL} % (CLIP-Base)."
-    by_size = "BayesVLM adds under 5 % run time for CLIP-Base and less than 1 % for huge models."
     more = {name: times["overhead"] for name, times in found.items()}
-    if not more:
-        return [Claim.untested(text, "no architecture was timed") for text in (minimal, by_size)]
-    most = max(more, key=more.__getitem__)
-    largest = f"{signed(more[most], 2)} % ({most}, by {found[most]['overhead decided by']})"
-    figure = f"at most {largest}, {'' if more[most] <= 1 else 'not '}within 1 %"
-    if any(map(_is_least, found.values())):
-        figure = f"the largest that was found is {largest}"
-    first = _bounded(minimal, found, dict.fromkeys(found, more[most] <= MINIMAL), figure)
-    if not {"CLIP-Base", "CLIP-Huge"} <= set(found):
-        return [first, Claim.untested(by_size, "CLIP-Base or CLIP-Huge was not timed")]
-    base, huge = more["CLIP-Base"], more["CLIP-Huge"]
-    figure = f"{signed(base, 2)} % for CLIP-Base, {signed(huge, 2)} % for CLIP-Huge"
-    return [first, _bounded(by_size, found, {"CLIP-Base": base < 5, "CLIP-Huge": huge < 1}, figure)]
+    first: Judgement = (None, "no architecture was timed")
+    by_size: Judgement = (None, "CLIP-Base or CLIP-Huge was not timed")
+    if more:
+        most = max(more, key=more.__getitem__)
+        largest = f"{signed(more[most], 2)} % ({most}, by {found[most]['overhead decided by']})"
+        figure = f"at most {largest}, {'' if more[most] <= 1 else 'not '}within 1 %"
+        if any(map(_is_least, found.values())):
+            figure = f"the largest that was found is {largest}"
+        first = _bounded(found, dict.fromkeys(found, more[most] <= MINIMAL), figure)
+    if {"CLIP-Base", "CLIP-Huge"} <= set(found):
+        base, huge = more["CLIP-Base"], more["CLIP-Huge"]
+        figure = f"{signed(base, 2)} % for CLIP-Base, {signed(huge, 2)} % for CLIP-Huge"
+        by_size = _bounded(found, {"CLIP-Base": base < 5, "CLIP-Huge": huge < 1}, figure)
+    return catalogue.judged("runtime", first, by_size, minimal=MINIMAL)
 
 
-def _bounded(text: str, found: Times, within: Mapping[str, bool], figure: str) -> Claim:
+def _bounded(found: Times, within: Mapping[str, bool], figure: str) -> Judgement:
     """That an overhead is at most so much: the least it can be may refute that, and cannot confirm it."""
     least = [name for name in within if _is_least(found[name])]
     if not least or not all(within.values()):
-        return Claim.judged(text, all(within.values()), figure)
+        return all(within.values()), figure
     why = f"by the heads alone, whole runs being too noisy or too few, {all_of(least)} may take longer than that"
-    return Claim.untested(text, f"{figure}; {why}")
+    return None, f"{figure}; {why}"
 
 
 def _runtime_table(found: Times, here: str) -> Table:
@@ -198,19 +194,20 @@ def tell_flops(numbers: Mapping[str, Any]) -> Finding:
         f"The posterior adds {more[least]:.3f} % ({least}) to {more[most]:.3f} % ({most}) to the operations for an "
         f"image; test-time augmentation with {VIEWS} views takes {max(times.values()):.1f} times as many."
     )
-    claims = [
-        Claim.judged(
-            f"Inference costs are comparable: BayesVLM adds {COMPARABLE} % GFLOPs to CLIP-Base.",
+    few, many = min(printed_times.values()), max(printed_times.values())
+    claims = catalogue.judged(
+        "flops",
+        (
             more["CLIP-Base"] <= COMPARABLE,
             f"{more['CLIP-Base']:.3f} % for CLIP-Base (of all at most {more[most]:.3f} %, {most})",
         ),
-        Claim.judged(
-            "Test-time augmentation costs 80 times as much.",
+        (
             all(abs(each - 80) <= ABOUT for each in times.values()),
             f"{max(times.values()):.1f} times: the factor is the number of views, {VIEWS} (wanted: 80 ± {ABOUT}); the "
-            f"printed costs are {min(printed_times.values()):.1f} to {max(printed_times.values()):.1f} times",
+            f"printed costs are {few:.1f} to {many:.1f} times",
         ),
-    ]
+        comparable=COMPARABLE,
+    )
     gaps = [100 * (printed[n]["plain"] / found[n]["plain"] - 1) for n in found if n != "SigLIP-Base"]
     siglip = printed["SigLIP-Base"]["plain"]
     towers = {**numbers["image tower"], "SigLIP-Base": wide}
