@@ -176,16 +176,15 @@ def captured_run(run: Run) -> Run:
 
 def timed(run: Callable[[], Returned], device: torch.device) -> tuple[Returned, float]:
     """What a call returns, and the seconds until the device has done it."""
-    _wait(device)
-    started = time.perf_counter()
+
+    def now() -> float:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.perf_counter()
+
+    started = now()
     returned = run()
-    _wait(device)
-    return returned, time.perf_counter() - started
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    return returned, now() - started
 
 
 def uncertainty(plain: Sequence[float], bayes: Sequence[float]) -> float | None:

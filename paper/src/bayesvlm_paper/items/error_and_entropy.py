@@ -39,23 +39,23 @@ CROSSED: tuple[State, ...] = (("plain", "epig"), ("Bayes", "entropy"))
 STATES = (*BEFORE, *AFTER, *CROSSED)
 
 
-def shares(found: Outcomes, classes: int) -> dict[str, float]:
-    """The part of the answers in each quarter: wrong is an error above a half, sure an entropy below half of log C."""
-    wrong = _error(found) > 0.5
-    sure = found.entropy < math.log(classes) / 2
-    quarters = (sure & wrong, ~sure & wrong, sure & ~wrong, ~sure & ~wrong)
-    return {name: float(inside.double().mean()) for name, inside in zip(QUARTERS, quarters, strict=True)}
-
-
-def _error(found: Outcomes) -> Tensor:  # [N]
+def error(found: Outcomes) -> Tensor:  # [N]
     """1 - p(right) of every answer."""
     return -(-found.nll).expm1()
 
 
 def scores(found: Outcomes, classes: int) -> dict[str, float]:
-    """The quarters, the misclassification rate and the NLPD."""
-    rate = 1 - float(found.correct.double().mean())
-    return {**shares(found, classes), "misclassified": rate, "nlpd": float(found.nll.mean())}
+    """The part of the answers in each quarter, the misclassification rate and the NLPD.
+
+    Wrong is an error above a half, sure an entropy below half of log C.
+    """
+    wrong, sure = error(found) > 0.5, found.entropy < math.log(classes) / 2
+    quarters = zip(QUARTERS, (sure & wrong, ~sure & wrong, sure & ~wrong, ~sure & ~wrong), strict=True)
+    return {
+        **{name: float(inside.double().mean()) for name, inside in quarters},
+        "misclassified": 1 - float(found.correct.double().mean()),
+        "nlpd": float(found.nll.mean()),
+    }
 
 
 def answers(adaptation: Adaptation, runs: Sequence[Run], state: State) -> list[Outcomes]:
@@ -156,7 +156,7 @@ def points(found: Outcomes) -> dict[str, list[float]]:
     """Where every answer lies in the figure."""
     return {
         "entropy": [round(value, 4) for value in found.entropy.tolist()],
-        "error": [round(value, 4) for value in _error(found).clamp(0, 1).tolist()],
+        "error": [round(value, 4) for value in error(found).clamp(0, 1).tolist()],
         "correct": found.correct.double().tolist(),
     }
 
