@@ -23,14 +23,12 @@ def main() -> None:
     found = {}
     print(machine(device))
     for name in options.models:
-        times = run_times(name, device, runs=options.runs)
-        found[name] = times.to_json()
-        plain, bayes = times.whole["plain"].median, times.whole["bayes"].median
-        captured = "" if times.by_capture() is None else f", captured {times.by_capture():+.2f} %"
+        found[name] = times = run_times(name, device, options.runs)
+        plain, bayes = (times["whole"][way]["median"] for way in ("plain", "bayes"))
+        each = ", ".join(f"{way} {more:+.2f} %" for way, more in times["overhead by"].items() if more is not None)
         print(
-            f"{name:<12} plain {plain:.3f} ms, Bayes {bayes:.3f} ms in {times.runs} runs: {times.by_median():+.2f} % "
-            f"(means {times.by_mean():+.2f} %, heads {times.by_head():+.2f} %{captured}, "
-            f"classify {times.classify_overhead:+.2f} %)"
+            f"{name:<12} plain {plain:.3f} ms, Bayes {bayes:.3f} ms in {times['runs']} runs: {each}, "
+            f"classify {times['overhead of classify']:+.2f} %"
         )
     keep({"machine": machine(device), "classes": CLASSES, "batch": 1, "dtype": "float32", "models": found}, options.out)
 

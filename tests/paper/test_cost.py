@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -17,7 +16,7 @@ from bayesvlm_paper import architectures, timing
 from bayesvlm_paper.architectures import ARCHITECTURES, Architecture, UnfinishedPooling
 from bayesvlm_paper.items import cost
 from bayesvlm_paper.plans import CLIP_BASE, CLIP_HUGE, CLIP_LARGE, SIGLIP_BASE, same_model
-from bayesvlm_paper.timing import Duration, RunTimes, in_turn, random_factors, random_vlm, run_times, uncertainty
+from bayesvlm_paper.timing import in_turn, random_factors, random_vlm, run_times, uncertainty, with_overheads
 from paper.told import Told, told
 
 CPU = torch.device("cpu")
@@ -73,7 +72,6 @@ def test_sizes_are_those_of_the_checkpoints(name: str, published: int) -> None:
 def test_operations_are_those_of_a_transformer() -> None:
     tower = transformer(768, 12, 50) + 2 * 49 * 3 * 32 * 32 * 768
     assert architectures.flops_per_image("CLIP-Base") == tower + 2 * 768 * 512
-    assert architectures.flops_per_image("CLIP-Base", images=3) == 3 * (tower + 2 * 768 * 512)
     assert architectures.flops_per_text("CLIP-Base") == transformer(512, 12, 77) + 2 * 512 * 512
     pooling = 2 * 196 * 768 * 2 * 768 + 2 * 2 * 768 * 768 + 4 * 196 * 768 + 2 * 2 * 768 * 3072
     siglip = transformer(768, 12, 196) + 2 * 196 * 3 * 16 * 16 * 768 + pooling
@@ -111,13 +109,13 @@ def test_random_factors_know_their_spectrum() -> None:
 @pytest.mark.parametrize("name", list(TINY))
 @pytest.mark.usefixtures("tiny")
 def test_a_tiny_architecture_is_timed(name: str) -> None:
-    times = run_times(name, CPU, runs=7, classes=3)
-    assert (times.name, times.runs) == (name, 7)
-    assert set(times.whole) == {"plain", "bayes"}
-    assert set(times.heads) == {"plain", "bayes", "classify"}
-    assert all(each.median > 0 for each in (*times.whole.values(), *times.heads.values()))
-    assert times.uncertainty is not None
-    assert RunTimes.from_json(json.loads(json.dumps(times.to_json(), allow_nan=False))) == times
+    times = run_times(name, CPU, runs=7)
+    assert (times["name"], times["runs"]) == (name, 7)
+    assert set(times["whole"]) == {"plain", "bayes"}
+    assert set(times["heads"]) == {"plain", "bayes", "classify"}
+    assert all(each["median"] > 0 for each in (*times["whole"].values(), *times["heads"].values()))
+    assert times["uncertainty"] is not None
+    assert json.loads(json.dumps(times, allow_nan=False)) == times
     vlm = random_vlm(name, CPU)
     d, p, _ = ARCHITECTURES[name].widths
     assert (vlm.image.embedding_width, vlm.image.activation_width) == (d, p)
@@ -187,7 +185,7 @@ def lab(views: int = 64) -> Any:
     return SimpleNamespace(device="cpu", say=lambda text: None, views=views, models=())
 
 
-def runtime(times: Callable[[str, torch.device], RunTimes]) -> Told:
+def runtime(times: Callable[[str, torch.device], dict[str, Any]]) -> Told:
     """What is told of these times."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cost, "run_times", times)
@@ -198,10 +196,28 @@ def flops(views: int = 64) -> Told:
     return told(lab(views), cost.measure_flops, cost.tell_flops)
 
 
-def times_of(name: str, percent: float, uncertain: float | None) -> RunTimes:
-    plain, bayes = Duration(101.0, 100.0), Duration(102.0, 100.0 + percent)
-    heads = {"plain": Duration(1.0, 1.0), "bayes": Duration(1.0, 1.5), "classify": Duration(3.0, 4.0)}
-    return RunTimes(name, 1000, {"plain": plain, "bayes": bayes}, heads, percent, uncertain)
+def duration(mean: float, median: float) -> dict[str, float]:
+    return {"mean": mean, "median": median}
+
+
+def times_of(name: str, percent: float, uncertain: float | None, head: float = 0.5) -> dict[str, Any]:
+    found = {
+        "name": name,
+        "runs": 1000,
+        "whole": {"plain": duration(101.0, 100.0), "bayes": duration(102.0, 100.0 + percent)},
+        "heads": {"plain": duration(1.0, 1.0), "bayes": duration(1.0, 1.0 + head), "classify": duration(3.0, 4.0)},
+        "difference": percent,
+        "uncertainty": uncertain,
+        "captured": None,
+    }
+    return with_overheads(found)
+
+
+def test_captured_runs_decide_where_there_are_any() -> None:
+    captured = {"plain": duration(90.0, 80.0), "bayes": duration(90.0, 81.0)}
+    found = with_overheads({**times_of("CLIP-Base", 4.0, 0.2), "captured": captured})
+    assert (found["overhead decided by"], found["overhead"]) == ("captured runs", pytest.approx(1.25))
+    assert found["overhead by"]["medians"] == pytest.approx(4)
 
 
 def verdicts(found: Told) -> list[str]:
@@ -237,11 +253,7 @@ def test_the_least_an_overhead_can_be_refutes_and_does_not_confirm() -> None:
     def measure(percent: float, *noisy: str) -> Told:
         """Heads of these architectures alone, adding so much."""
 
-        def times(name: str, device: torch.device) -> RunTimes:
-            found = times_of(name, 0.1, 3.0 if name in noisy else 0.2)
-            return replace(found, heads={**found.heads, "bayes": Duration(1.0, 1.0 + percent)})
-
-        return runtime(times)
+        return runtime(lambda name, device: times_of(name, 0.1, 3.0 if name in noisy else 0.2, percent))
 
     assert verdicts(measure(0.5)) == ["holds", "holds"]
     assert verdicts(measure(0.5, "CLIP-Large")) == ["cannot be tested here", "holds"]
@@ -253,7 +265,7 @@ def test_the_least_an_overhead_can_be_refutes_and_does_not_confirm() -> None:
 
 
 def test_what_does_not_fit_is_said() -> None:
-    def measure(name: str, device: torch.device) -> RunTimes:
+    def measure(name: str, device: torch.device) -> dict[str, Any]:
         if name == "CLIP-Huge":
             raise BayesVLMError("CLIP-Huge needs more.")
         return times_of(name, 1.0, 0.5)
@@ -266,7 +278,7 @@ def test_what_does_not_fit_is_said() -> None:
 def test_flops_explains_the_printed_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     towers = {"CLIP-Base": 8.82, "CLIP-Large": 162.03, "CLIP-Huge": 334.59, "SigLIP-Base": 35.42}
 
-    def per_image(name: str, images: int = 1, side: int | None = None) -> float:
+    def per_image(name: str, side: int | None = None) -> float:
         return 1e9 * (46.82 if side == 256 else towers[name])
 
     more = dict.fromkeys(towers, 1.001)
@@ -274,9 +286,9 @@ def test_flops_explains_the_printed_numbers(monkeypatch: pytest.MonkeyPatch) -> 
     def inference(name: str, views: int = cost.VIEWS) -> dict[str, float]:
         return {"plain": towers[name], "TTA": views * towers[name], "Bayes": more[name] * towers[name]}
 
-    monkeypatch.setattr(cost, "flops_per_image", per_image)
-    monkeypatch.setattr(cost, "flops_per_text", lambda name: 1e9)
-    monkeypatch.setattr(cost, "parameters", lambda name: {"all": 1})
+    monkeypatch.setattr(architectures, "flops_per_image", per_image)
+    monkeypatch.setattr(architectures, "flops_per_text", lambda name: 1e9)
+    monkeypatch.setattr(architectures, "parameters", lambda name: {"all": 1})
     monkeypatch.setattr(cost, "inference_flops", inference)
     found = flops()
     assert verdicts(found) == ["holds", "does not hold"]  # 0.1 % more; 64 views are not 80

@@ -17,7 +17,7 @@ from bayesvlm.report.blocks import Table
 from bayesvlm.vlm import BayesVLM
 from bayesvlm_paper.exhibits import Lines
 from bayesvlm_paper.items import ITEMS, independence
-from bayesvlm_paper.items.independence import FISHER, Report, judged, measure, tell
+from bayesvlm_paper.items.independence import FISHER, judgement, measure, tell
 from bayesvlm_paper.joint_curvature import Curvature, Norms
 from bayesvlm_paper.plans import CLIP_BASE
 from paper.told import Told, told
@@ -134,17 +134,17 @@ def test_the_constant_of_a_bias_is_scaled_too() -> None:
 
 
 def test_no_verdict_where_batches_and_expectation_differ() -> None:
-    curvature = Curvature(within=Norms(1.0, 1.0, 1.0), between=Norms(0.5, 0.5, 0.001), batches=2)
+    curvature = Curvature(within=Norms(1.0, 1.0, 1.0), expected=Norms(0.5, 0.5, 0.001), batches=2)
     exact = {
         "pairs in a batch": 4,
         "R": [curvature.these.ratio] * 3,
         "squared norms": [asdict(curvature.these)] * 3,
         "expected squared norms": asdict(curvature.expected),
     }
-    reports = {"a": Report({"pairs in a batch": 4, FISHER: [exact]})}
-    found = judged("It is so.", "R", reports, lambda norms: norms.ratio, lambda ratio: ratio < 0.5)
-    assert found.verdict == "cannot be tested here"
-    assert "0.817 (a); expected: 0.045 (a)" in found.figure
+    reports = {"a": {"pairs in a batch": 4, FISHER: [exact]}}
+    holds, figure = judgement("R", reports, lambda norms: norms.ratio, lambda ratio: ratio < 0.5)
+    assert holds is None
+    assert "0.817 (a); expected: 0.045 (a)" in figure
 
 
 def test_printed_values_stand_beside_the_papers_model_only() -> None:

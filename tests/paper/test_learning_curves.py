@@ -12,21 +12,21 @@ import pytest
 from bayesvlm import BayesVLMError
 from bayesvlm.experiments.adaptation import Adaptation
 from bayesvlm_paper.items import ITEMS
-from bayesvlm_paper.items.learning_curves import Learnt, below_claim, entropy_claim, measure, measured, tell
+from bayesvlm_paper.items.learning_curves import Learnt, below_both, below_entropy, measure, measured, tell
 from bayesvlm_paper.labelling import STRATEGIES, budgets, experiment
-from bayesvlm_paper.plans import CLIP_BASE, CLIP_HUGE, SIGLIP_BASE, Plan
+from bayesvlm_paper.plans import CLIP_HUGE, SIGLIP_BASE, Plan
 from paper.small_world import SmallLab, drawings, quick, run_of, small_task
 from paper.told import Told, told
 
 
-def learning_curves(lab: SmallLab, family: str, published: str, note: str = "") -> Told:
-    return told(lab, measure, tell, family=family, published=published, note=note)
+def learning_curves(lab: SmallLab, name: str = "results_activelearning") -> Told:
+    return told(lab, measure, tell, name=name)
 
 
 def test_the_numbers_are_those_of_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quick(monkeypatch)
     lab = SmallLab(tmp_path)
-    finding = learning_curves(lab, "CLIP-Base", CLIP_BASE, "a note")
+    finding = learning_curves(lab)
     files = [json.loads(path.read_text()) for path in (tmp_path / "runs" / "tiny" / "small").glob("*.json")]
     assert sorted((kept["strategy"], kept["seed"]) for kept in files) == sorted(
         (s, k) for s in STRATEGIES for k in (0, 1)
@@ -51,15 +51,15 @@ def test_the_numbers_are_those_of_the_runs(tmp_path: Path, monkeypatch: pytest.M
     start = files[0]["points"]["0"]["nlpd"]
     assert f"EPIG take the NLPD from {start:.2f} to {at('epig').mean():.2f}" in finding.answer
     assert "tiny stands for CLIP-Base." in finding.remarks
-    assert "a note" in finding.remarks
+    assert any("does not name the model of this figure" in remark for remark in finding.remarks)
 
     monkeypatch.setattr(Adaptation, "_run", lambda *_: pytest.fail("this run is there"))
-    assert learning_curves(lab, "CLIP-Base", CLIP_BASE, "a note") == finding
+    assert learning_curves(lab) == finding
 
 
 def test_one_seed_has_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quick(monkeypatch)
-    finding = learning_curves(SmallLab(tmp_path, seeds=1), "CLIP-Base", CLIP_BASE)
+    finding = learning_curves(SmallLab(tmp_path, seeds=1))
     assert finding.numbers["small"]["curves"]["nlpd"]["epig"]["25"][1] is None
     assert "±" not in finding.exhibits[1].rows[0][2]
     assert "One seed" in finding.exhibits[1].caption
@@ -124,30 +124,30 @@ GOOD = {
     ],
 )
 def test_both_are_to_be_below_both_everywhere(change: dict, verdict: str, told: str) -> None:
-    claim = below_claim({"black": made(**(GOOD | change))}, "so")
-    assert claim.verdict == verdict
-    assert told in claim.figure
+    holds, figure = below_both({"black": made(**(GOOD | change))})
+    assert holds == (verdict == "holds")
+    assert told in figure
     if not change:
-        assert claim.figure.endswith("balanced accuracy of both above both at 0 of 3"), "made equal to the NLPD"
-    assert "with 10 labels" not in claim.figure, "equal at first, and not judged there"
-    other = below_claim({"black": made(**GOOD), "white": made(**(GOOD | change))}, "so")
-    assert other.verdict == verdict
+        assert figure.endswith("balanced accuracy of both above both at 0 of 3"), "made equal to the NLPD"
+    assert "with 10 labels" not in figure, "equal at first, and not judged there"
+    other = below_both({"black": made(**GOOD), "white": made(**(GOOD | change))})
+    assert other[0] == holds
 
 
 def test_epig_is_to_be_below_targeted_entropy_at_every_size() -> None:
-    claim = entropy_claim({"black": made(**GOOD)}, "so")
-    assert claim.verdict == "does not hold"
-    assert claim.figure == (
+    holds, figure = below_entropy({"black": made(**GOOD)})
+    assert not holds
+    assert figure == (
         "nats gained, black: -0.100 ± 0.000 with 50 labels, -0.100 ± 0.000 with 100 labels, "
         "+0.050 ± 0.000 with 200 labels"
     )
     ahead = made(**(GOOD | {"epig": (1.4, 1.3, 1.4)}))
-    assert entropy_claim({"black": ahead}, "so").verdict == "holds"
-    assert entropy_claim({"white": ahead, "black": made(**GOOD)}, "so").verdict == "does not hold"
+    assert below_entropy({"black": ahead})[0]
+    assert not below_entropy({"white": ahead, "black": made(**GOOD)})[0]
 
 
 def test_what_was_not_trained_is_not_judged(tmp_path: Path) -> None:
-    finding = learning_curves(SmallLab(tmp_path, models=(), plan=Plan()), "CLIP-Huge", CLIP_HUGE)
+    finding = learning_curves(SmallLab(tmp_path, models=(), plan=Plan()), "results_activelearning_clip_huge")
     assert [claim.verdict for claim in finding.claims] == ["cannot be tested here"] * 2
     assert finding.answer.startswith("Not run: no larger model was trained on the embedded world")
     huge = ITEMS["results_activelearning_clip_huge"]
@@ -155,4 +155,4 @@ def test_what_was_not_trained_is_not_judged(tmp_path: Path) -> None:
     assert huge.world.targets, "so that a model named by hand can be run"
     assert huge.paper.models == (CLIP_HUGE,)
     with pytest.raises(BayesVLMError, match="no domain to get better at"):
-        learning_curves(SmallLab(tmp_path, plan=Plan(("tiny",))), "CLIP-Huge", CLIP_HUGE)
+        learning_curves(SmallLab(tmp_path, plan=Plan(("tiny",))), "results_activelearning_clip_huge")

@@ -163,7 +163,7 @@ def test_texts_take_time_too(lab: Lab) -> None:
 def test_a_model_that_is_not_here_is_timed_by_its_shape(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """One pass over a batch, half a second, whatever it does: what CLIP-Base takes, and others by their operations."""
     device = torch.device("cpu")
-    monkeypatch.setattr(speed, "_timed", lambda work, seconds=0.0: work() or 0.5)
+    monkeypatch.setattr(speed, "timed", lambda work, device: (work(), 0.5))
     for cached in (speed.estimated, speed._flops_per_second):
         cached.cache_clear()
     base, large = (speed.estimated(shape, device) for shape in ("CLIP-Base", "CLIP-Large"))

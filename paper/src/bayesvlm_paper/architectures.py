@@ -184,15 +184,15 @@ def parameters(name: str) -> dict[str, int]:
 
 
 @cache
-def flops_per_image(name: str, images: int = 1, side: int | None = None) -> int:
-    """Floating-point operations to embed so many images; a multiplication with an addition is two.
+def flops_per_image(name: str, side: int | None = None) -> int:
+    """Floating-point operations to embed an image; a multiplication with an addition is two.
 
     Args:
         side: pixels of an image in each direction; None takes the model's own.
     """
     channels, own, _ = architecture(name).pixels
     side = side or own
-    pixels = torch.empty(images, channels, side, side, device="meta")
+    pixels = torch.empty(1, channels, side, side, device="meta")
     return counted(lambda: _whole(name, side).get_image_features(pixel_values=pixels))
 
 

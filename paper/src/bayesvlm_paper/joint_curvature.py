@@ -18,9 +18,10 @@ expected one. The mean over b != b' alone is an unbiased estimate of the latter,
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -82,12 +83,7 @@ class Norms:
     @staticmethod
     def mean(each: Sequence[Norms]) -> Norms:
         """Of the squares."""
-        count = len(each)
-        return Norms(
-            sum(norms.pp for norms in each) / count,
-            sum(norms.qq for norms in each) / count,
-            sum(norms.pq for norms in each) / count,
-        )
+        return Norms(*(sum(part) / len(each) for part in zip(*map(astuple, each), strict=True)))
 
 
 @dataclass(frozen=True)
@@ -96,23 +92,18 @@ class Curvature:
 
     Args:
         within: a batch with itself.
-        between: a batch with another one.
+        expected: a batch with another one, which is an unbiased estimate of the norms of the expected curvature.
         batches: how many there are, at least two.
     """
 
     within: Norms
-    between: Norms
+    expected: Norms
     batches: int
 
     @property
     def these(self) -> Norms:
         """Of the mean curvature of these batches."""
-        return Norms.mean([self.within, *[self.between] * (self.batches - 1)])
-
-    @property
-    def expected(self) -> Norms:
-        """An unbiased estimate of those of the expected curvature."""
-        return self.between
+        return Norms.mean([self.within, *[self.expected] * (self.batches - 1)])
 
     @classmethod
     def of_sums(cls, same: Tensor, everything: Tensor, batches: int) -> Curvature:  # [3], [3]
@@ -150,12 +141,15 @@ class PairBatch:
         return len(self.g)
 
     def __getitem__(self, rows: Tensor) -> PairBatch:
-        return PairBatch(self.phi[rows], self.psi[rows], self.g[rows], self.h[rows], self.scale, self.bias, self.loss)
+        return self._each(lambda tensor: tensor[rows])
 
     def double(self) -> PairBatch:
         """In float64."""
-        phi, psi, g, h = (each.double() for each in (self.phi, self.psi, self.g, self.h))
-        return PairBatch(phi, psi, g, h, self.scale, self.bias, self.loss)
+        return self._each(torch.Tensor.double)
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> PairBatch:
+        changed: dict[str, Any] = {name: change(getattr(self, name)) for name in ("phi", "psi", "g", "h")}
+        return replace(self, **changed)
 
     @cached_property
     def ghat(self) -> Tensor:  # [K, d]
@@ -221,12 +215,11 @@ def batches_of(pairs: PairBatch, size: int, count: int, seed: int) -> list[PairB
 
 def gradients(batches: Sequence[PairBatch]) -> tuple[Tensor, Tensor]:  # [nb, |P|], [nb, |Q|]
     """The gradients of every batch's loss."""
-    P: list[Tensor] = []
-    Q: list[Tensor] = []
+    found = []
     for kept in batches:
         batch = replace(kept)  # whose logits go with it: a large batch has many
-        for gradient, all_of_them in zip(batch.pulled(batch.slope()), (P, Q), strict=True):
-            all_of_them.append(gradient.flatten())
+        found.append([gradient.flatten() for gradient in batch.pulled(batch.slope())])
+    P, Q = zip(*found, strict=True)
     return torch.stack(P), torch.stack(Q)
 
 
@@ -284,8 +277,7 @@ class _Logits:
         take: what either softmax takes off, for each image and each text, [S, 2K]; [S, 0] for the sigmoid loss.
     """
 
-    phi: Tensor
-    psi: Tensor
+    batch: PairBatch
     image: Tensor
     text: Tensor
     a: Tensor
@@ -308,7 +300,7 @@ class _Logits:
         cosine = (batch.ghat[image] * batch.hhat[text]).sum(dim=1, keepdim=True)
         a = (batch.hhat[text] - cosine * batch.ghat[image]) * batch.scale / batch.g.norm(dim=1)[image, None]
         b = (batch.ghat[image] - cosine * batch.hhat[text]) * batch.scale / batch.h.norm(dim=1)[text, None]
-        return cls(batch.phi, batch.psi, image, text, a, b, weight[image, text], take)
+        return cls(batch, image, text, a, b, weight[image, text], take)
 
 
 def _terms(left: _Logits, right: _Logits) -> Tensor:  # [3]
@@ -318,7 +310,7 @@ def _terms(left: _Logits, right: _Logits) -> Tensor:  # [3]
 
         <w X w', Y> - <U^T X w', U^T Y> - <w X U', Y U'> + <U^T X U', U^T Y U'>.
     """
-    products = left.phi @ right.phi.T, left.psi @ right.psi.T
+    products = left.batch.phi @ right.batch.phi.T, left.batch.psi @ right.batch.psi.T
     count, others = len(left.weight), len(right.weight)
     once = left.a.new_zeros(3)
     before = [left.a.new_zeros(left.take.shape[1], others) for _ in "PQ"]  # U^T X
@@ -339,13 +331,14 @@ def _terms(left: _Logits, right: _Logits) -> Tensor:  # [3]
     return torch.stack(found).cpu()
 
 
-def probed_gauss_newton(batches: Sequence[PairBatch], probes: int, seed: int) -> Curvature:
+def probed_gauss_newton(batches: Sequence[PairBatch], seed: int, probes: int) -> Curvature:
     """The same estimated by random vectors v, |H|^2 = E|H v|^2: for batches too large for Gram matrices."""
     generator = torch.Generator().manual_seed(seed)
     same, everything = torch.zeros(3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
-    shapes = [(batches[0].g.shape[1], batches[0].phi.shape[1]), (batches[0].g.shape[1], batches[0].psi.shape[1])]
+    first = batches[0]
+    shapes = [(first.g.shape[1], entering.shape[1]) for entering in (first.phi, first.psi)]
     for _ in range(probes):
-        dP, dQ = (torch.randn(shape, generator=generator).to(batches[0].g) for shape in shapes)
+        dP, dQ = (torch.randn(shape, generator=generator).to(first.g) for shape in shapes)
         total = [torch.zeros_like(each) for each in (dP, dQ, dP, dQ)]
         for batch in batches:
             by_p, by_q = batch.pushed(dP, dQ)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from bayesvlm.active import Epig, Strategy
@@ -13,18 +13,13 @@ from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.evaluation import Estimate
 from bayesvlm.experiments.adaptation import Adaptation, Protocol, Run, Task, curves
 from bayesvlm.experiments.zero_shot import place
+from bayesvlm_paper import catalogue
+from bayesvlm_paper.architectures import ARCHITECTURES
 from bayesvlm_paper.lab import Lab
-from bayesvlm_paper.plans import CLIP_BASE, CLIP_HUGE, CLIP_LARGE, SIGLIP_BASE, Plan, same_model
+from bayesvlm_paper.plans import Plan, same_model
 from bayesvlm_paper.wording import counted
 
-STRATEGIES: tuple[Strategy, ...] = (
-    "epig",
-    "targeted-bald",
-    "targeted-entropy",
-    "entropy",
-    "targeted-random",
-    "random",
-)
+STRATEGIES: tuple[Strategy, ...] = ("epig", "targeted-bald", "targeted-entropy", "entropy", "targeted-random", "random")
 """The paper's six; its BALD is the targeted one."""
 NAMES = {name: name.replace("-", " ").replace("epig", "EPIG").replace("bald", "BALD") for name in map(str, STRATEGIES)}
 """As tables call them."""
@@ -44,23 +39,20 @@ def targets(lab: Lab) -> tuple[str, ...]:
 
 
 def experiment(
-    lab: Lab,
-    target: str,
-    strategies: Sequence[Strategy],
-    metric: Metric = "cosine",
-    epig: Epig = PAPER_EPIG,
+    lab: Lab, target: str, strategies: Sequence[Strategy], metric: Metric = "cosine", epig: Epig = PAPER_EPIG
 ) -> Adaptation:
     """Strategies, for a target; runs are kept below the results, by model and target.
 
     The learning rate is the paper's for its models, and ten times as large for others, such as the small embedded ones.
     """
     model = lab.models[0]
-    own = any(same_model(model, each) for each in (CLIP_BASE, CLIP_LARGE, CLIP_HUGE, SIGLIP_BASE))
     task = lab.task(model, target)
+    own = any(same_model(model, shape.model) for shape in ARCHITECTURES.values())
+    rate: dict[str, Any] = {"lr": PAPER_LR} if own else {}
+    seeds = tuple(range(lab.seeds))
     protocol = Protocol(
-        strategies=tuple(strategies), budgets=budgets(task), seeds=tuple(range(lab.seeds)), metric=metric, epig=epig
+        strategies=tuple(strategies), budgets=budgets(task), seeds=seeds, metric=metric, epig=epig, **rate
     )
-    protocol = replace(protocol, lr=PAPER_LR) if own else protocol
     lab.say(f"adapt     {model} to {target}: {', '.join(strategies)} ({metric})")
     folder = place(lab.kept / "runs", model, target).with_suffix("")
     return Adaptation(lab.vlm(model), task, protocol, folder, lab.earlier)
@@ -81,9 +73,7 @@ def pair_of(estimate: Estimate) -> Pair:
 
 def estimate_of(pair: Pair) -> Estimate:
     """What `pair_of` was made from."""
-    value, error = pair
-    assert value is not None
-    return Estimate(value, math.nan if error is None else error)
+    return Estimate(*(math.nan if each is None else each for each in pair))
 
 
 def protocol_numbers(run: Adaptation) -> dict[str, Any]:
@@ -116,18 +106,15 @@ def about_seeds(protocol: Mapping[str, Any]) -> str:
     return f"Mean and standard error over {counted(count, 'seed')}{crude}."
 
 
-def stand_in(model: str, published: str, what: str) -> tuple[str, ...]:
-    """A remark where a model is not the paper's."""
-    return () if same_model(model, published) else (f"{model} stands for {what}.",)
-
-
-def domain_remarks(plan: Plan) -> tuple[str, ...]:
-    """What stands for the paper's domains, or which of them are left out."""
-    return {"world": (_WORLD,), "officehome": (_VARIANTS,)}.get(plan.domains or "", ())
+def remarks(name: str, plan: Plan) -> list[str]:
+    """What stands for the paper's model and domains where these are others, and what an item says in any case."""
+    published = catalogue.CATALOGUE[name]["paper"]["models"][0]
+    family = next(family for family, shape in ARCHITECTURES.items() if shape.model == published)
+    model = [] if same_model(plan.model, published) else [f"{plan.model} stands for {family}."]
+    return [*model, *([_WORLD] if plan.domains == "world" else []), *catalogue.remarks(name)]
 
 
 _WORLD = (
     "The world's drawing styles stand for the domains of Office-Home and ImageNet, its eight Unicode groups for their "
     "classes; the target is half of a style that was never trained on. docs/active.md has five styles and five seeds."
 )
-_VARIANTS = "The paper's runs on ImageNet-R and ImageNet-Sketch are a second plan, with the domains imagenet-variants."

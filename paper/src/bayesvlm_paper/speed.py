@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -13,6 +12,7 @@ from PIL import Image
 
 from bayesvlm.experiments.feature_store import FeatureStore
 from bayesvlm_paper.architectures import architecture, flops_per_image, flops_per_text, image_encoder
+from bayesvlm_paper.timing import timed
 
 REFERENCE = "CLIP-Base"
 """The architecture that is timed with random weights where a model is not here."""
@@ -39,10 +39,10 @@ def _rate(seconds: float) -> str:
 def measured(encoder: FeatureStore) -> Speed:
     """Of a model that is loaded."""
     images, texts = [Image.new("RGB", (224, 224))] * _BATCH, [_CAPTION] * _BATCH
-    adapter = encoder.adapter
+    adapter, here = encoder.adapter, torch.device("cpu")  # features come back to it: there is nothing to wait for
     return Speed(
-        _timed(lambda: adapter.encode_images(images, batch_size=_BATCH, progress=False)) / _BATCH,
-        _timed(lambda: adapter.encode_texts(texts, progress=False)) / _BATCH,
+        shortest(lambda: adapter.encode_images(images, batch_size=_BATCH, progress=False), here) / _BATCH,
+        shortest(lambda: adapter.encode_texts(texts, progress=False), here) / _BATCH,
     )
 
 
@@ -54,26 +54,18 @@ def estimated(shape: str, device: torch.device) -> Speed:
 
 
 @cache
+@torch.inference_mode()
 def _flops_per_second(device: torch.device) -> float:
     """What the image tower of `REFERENCE` reaches here, with random weights."""
     encode = image_encoder(REFERENCE, device)
     pixels = torch.randn(_BATCH, *architecture(REFERENCE).pixels, device=device)
-
-    def run() -> None:
-        encode(pixels)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-
-    with torch.inference_mode():
-        return _BATCH * flops_per_image(REFERENCE) / _timed(run, seconds=3.0)
+    return _BATCH * flops_per_image(REFERENCE) / shortest(lambda: encode(pixels), device, seconds=3.0)
 
 
-def _timed(work: Callable[[], Any], seconds: float = 0.0) -> float:
-    """The shortest of three runs, or of as many as `seconds` allow, after one to warm up."""
+def shortest(work: Callable[[], Any], device: torch.device, seconds: float = 0.0) -> float:
+    """Seconds of the shortest of three runs, or of as many as `seconds` allow, after one to warm up."""
     work()
     times: list[float] = []
     while len(times) < 3 or sum(times) < seconds:
-        started = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - started)
+        times.append(timed(work, device)[1])
     return min(times)

@@ -12,7 +12,6 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,133 +35,71 @@ Run = Callable[[], Tensor]
 Returned = TypeVar("Returned")
 
 
-@dataclass(frozen=True)
-class Duration:
-    """Milliseconds of a run."""
-
-    mean: float
-    median: float
-
-    @classmethod
-    def of(cls, seconds: Sequence[float]) -> Duration:
-        return cls(1e3 * statistics.fmean(seconds), 1e3 * statistics.median(seconds))
+LEAST = "the heads alone"
+"""What decides an overhead that is only the least it can be: heads by themselves find their weights in the cache."""
 
 
-@dataclass(frozen=True)
-class RunTimes:
-    """One architecture on one machine; overheads are in percent of the model without a posterior.
+def durations(times: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float]]:
+    """Way -> mean and median of its runs, from seconds to milliseconds."""
+    return {
+        way: {"mean": 1e3 * statistics.fmean(each), "median": 1e3 * statistics.median(each)}
+        for way, each in times.items()
+    }
+
+
+def with_overheads(times: Mapping[str, Any]) -> dict[str, Any]:
+    """These times of one architecture, and what the posterior adds to them, in percent of the model without it.
+
+    Captured runs decide on a GPU; elsewhere whole runs where they tell the overhead to 1 %, else the heads.
 
     Args:
-        runs: of each way.
-        whole: pixels to probabilities: "plain", "bayes".
-        heads: by themselves, from what enters the last layer to probabilities; and "classify", the way that is made
-            for many images and knows no fixed classes.
-        difference: median over turns of what Bayes took longer than plain, in milliseconds.
-        uncertainty: half of the 95 % interval of that median, in percent of plain; None with too few runs.
-        captured: whole runs replayed from CUDA graphs, so that nothing waits for the host to launch kernels; on a GPU.
+        times: "whole", pixels to probabilities of "plain" and "bayes"; "heads" by themselves, from what enters the last
+            layer, and "classify", the way that is made for many images and knows no fixed classes; "captured", whole
+            runs replayed from CUDA graphs, so that nothing waits for the host to launch kernels, or None: `durations`
+            all of them. "difference" is the median over turns of what Bayes took longer, in milliseconds, and
+            "uncertainty" half of the 95 % interval of that, in percent of plain; None with too few runs.
     """
-
-    name: str
-    runs: int
-    whole: Mapping[str, Duration]
-    heads: Mapping[str, Duration]
-    difference: float
-    uncertainty: float | None
-    captured: Mapping[str, Duration] | None = None
-
-    def by_median(self) -> float:
-        """The median difference of a turn's two runs."""
-        return 100 * self.difference / self.whole["plain"].median
-
-    def by_mean(self) -> float:
-        """The difference of the means, as in the paper."""
-        return 100 * (self.whole["bayes"].mean / self.whole["plain"].mean - 1)
-
-    def by_head(self, way: str = "bayes") -> float:
-        """The difference of the heads timed by themselves."""
-        return 100 * (self.heads[way].median - self.heads["plain"].median) / self.whole["plain"].median
-
-    def by_capture(self) -> float | None:
-        """The difference of the medians of captured runs: they hardly vary."""
-        if self.captured is None:
-            return None
-        return 100 * (self.captured["bayes"].median / self.captured["plain"].median - 1)
-
-    @property
-    def certain(self) -> bool:
-        """Whether whole runs tell the overhead to 1 %."""
-        return self.uncertainty is not None and self.uncertainty <= 1
-
-    @property
-    def overhead(self) -> float:
-        """By captured runs on a GPU; elsewhere by whole runs where they tell it to 1 %, else by the heads."""
-        captured = self.by_capture()
-        if captured is not None:
-            return captured
-        return self.by_median() if self.certain else self.by_head()
-
-    @property
-    def decided_by(self) -> str:
-        """What `overhead` is taken from."""
-        return "captured runs" if self.captured else "whole runs" if self.certain else "the heads alone"
-
-    @property
-    def least(self) -> bool:
-        """Whether `overhead` is only the least it can be: heads by themselves find their weights in the cache."""
-        return self.decided_by == "the heads alone"
-
-    @property
-    def classify_overhead(self) -> float:
-        """Of `classify`, which is made for many images, by the head."""
-        return self.by_head("classify")
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything, for json; times in milliseconds, overheads in percent."""
-        return {
-            **asdict(self),
-            "overhead": self.overhead,
-            "overhead decided by": self.decided_by,
-            "overhead by": {
-                "medians": self.by_median(),
-                "means": self.by_mean(),
-                "heads": self.by_head(),
-                "captured runs": self.by_capture(),
-            },
-            "overhead of classify": self.classify_overhead,
-        }
-
-    @classmethod
-    def from_json(cls, kept: Mapping[str, Any]) -> RunTimes:
-        """What `to_json` wrote."""
-
-        def read(times: Mapping[str, Any] | None) -> dict[str, Duration] | None:
-            return None if times is None else {way: Duration(**each) for way, each in times.items()}
-
-        values = {field.name: kept[field.name] for field in fields(cls)}
-        return cls(**values | {name: read(values[name]) for name in ("whole", "heads", "captured")})
+    whole, heads, captured = times["whole"], times["heads"], times["captured"]
+    plain = whole["plain"]["median"]
+    alone = {way: 100 * (heads[way]["median"] - heads["plain"]["median"]) / plain for way in ("bayes", "classify")}
+    by = {
+        "medians": 100 * times["difference"] / plain,
+        "means": 100 * (whole["bayes"]["mean"] / whole["plain"]["mean"] - 1),
+        "heads": alone["bayes"],
+        "captured runs": captured and 100 * (captured["bayes"]["median"] / captured["plain"]["median"] - 1),
+    }
+    certain = times["uncertainty"] is not None and times["uncertainty"] <= 1
+    decided_by = "captured runs" if captured else "whole runs" if certain else LEAST
+    return {
+        **times,
+        "overhead": by[{"whole runs": "medians", LEAST: "heads"}.get(decided_by, decided_by)],
+        "overhead decided by": decided_by,
+        "overhead by": by,
+        "overhead of classify": alone["classify"],
+    }
 
 
 def machine(device: torch.device) -> dict[str, Any]:
     """What the times were taken on."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
+    processor = _fact("/proc/cpuinfo", "model name") or platform.machine()
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor
     return {"device": str(device), "name": name, "threads": torch.get_num_threads(), "torch": torch.__version__}
 
 
-def _processor() -> str:
+def _fact(path: str, name: str) -> str | None:
+    """The first line of that name in a file of names and values; None where nothing says."""
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith(name))
     except (OSError, StopIteration):
-        return platform.machine()
+        return None
 
 
-def run_times(
-    name: str, device: torch.device, *, runs: int | None = None, seconds: float = SECONDS, classes: int = CLASSES
-) -> RunTimes:
-    """Times of one architecture, in float32, one image at a time.
+def run_times(name: str, device: torch.device, runs: int | None = None) -> dict[str, Any]:
+    """Times of one architecture `with_overheads`, in float32, one image at a time.
 
     Args:
-        runs: None is the paper's number on a GPU, elsewhere what fits into `seconds`: three at least, or as many as
+        runs: None is the paper's number on a GPU, elsewhere what fits into `SECONDS`: three at least, or as many as
             twice the time allows, and no warm-up beyond the first pass where it would take most of the time.
 
     Raises:
@@ -172,38 +109,32 @@ def run_times(
     encode, vlm = image_encoder(name, device), random_vlm(name, device)
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randn(1, *architecture(name).pixels, generator=generator).to(device)
-    texts = Features(torch.randn(classes, vlm.text.activation_width, generator=generator).to(device))
+    texts = Features(torch.randn(CLASSES, vlm.text.activation_width, generator=generator).to(device))
     with torch.inference_mode():
-        plain, bayes = vlm.plain_head(texts), vlm.head(texts)
-        heads: dict[str, Callable[..., Tensor]] = {
-            "plain": plain.probs,
-            "bayes": bayes.probs,
-            "classify": lambda *entering: vlm.classify(Features(*entering), texts).probs,
-        }
+        heads = {"plain": vlm.plain_head(texts).probs, "bayes": vlm.head(texts).probs}
         entering, pass_seconds = timed(lambda: encode(pixels), device)
-        alone: dict[str, Run] = {way: partial(head, *entering) for way, head in heads.items()}
-        whole: dict[str, Run] = {
-            way: partial(lambda head: head(*encode(pixels)), heads[way]) for way in ("plain", "bayes")
-        }
-        limit = math.inf if device.type == "cuda" or runs is not None else seconds
-        slow = alone.pop("classify")  # by itself: it would slow down whatever follows it
-        head_times = in_turn(alone, device, runs or RUNS, limit / 5)
-        head_times |= in_turn({"classify": slow}, device, runs or RUNS, limit / 10)
+        whole: dict[str, Run] = {way: partial(lambda head: head(*encode(pixels)), head) for way, head in heads.items()}
+        limit = math.inf if device.type == "cuda" or runs is not None else SECONDS
+        alone = in_turn({way: partial(head, *entering) for way, head in heads.items()}, device, runs or RUNS, limit / 5)
+        # classify by itself: it would slow down whatever follows it
+        slow: dict[str, Run] = {"classify": lambda: vlm.classify(Features(*entering), texts).probs}
+        alone |= in_turn(slow, device, runs or RUNS, limit / 10)
         warm_up = WARM_UP if WARM_UP * len(whole) * pass_seconds < limit else 0
         times = in_turn(whole, device, runs or RUNS, limit, warm_up)
         captured = None
         if device.type == "cuda":
-            replayed = {way: captured_run(run) for way, run in whole.items()}
-            captured = {way: Duration.of(each) for way, each in in_turn(replayed, device, RUNS).items()}
-    return RunTimes(
-        name,
-        len(times["plain"]),
-        {way: Duration.of(each) for way, each in times.items()},
-        {way: Duration.of(each) for way, each in head_times.items()},
-        1e3 * statistics.median(b - a for a, b in zip(times["plain"], times["bayes"], strict=True)),
-        uncertainty(times["plain"], times["bayes"]),
-        captured,
-    )
+            captured = durations(in_turn({way: captured_run(run) for way, run in whole.items()}, device, RUNS))
+    longer = [b - a for a, b in zip(times["plain"], times["bayes"], strict=True)]
+    found = {
+        "name": name,
+        "runs": len(longer),
+        "whole": durations(times),
+        "heads": durations(alone),
+        "difference": 1e3 * statistics.median(longer),
+        "uncertainty": uncertainty(times["plain"], times["bayes"]),
+        "captured": captured,
+    }
+    return with_overheads(found)
 
 
 def in_turn(
@@ -245,16 +176,15 @@ def captured_run(run: Run) -> Run:
 
 def timed(run: Callable[[], Returned], device: torch.device) -> tuple[Returned, float]:
     """What a call returns, and the seconds until the device has done it."""
-    _wait(device)
-    started = time.perf_counter()
+
+    def now() -> float:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.perf_counter()
+
+    started = now()
     returned = run()
-    _wait(device)
-    return returned, time.perf_counter() - started
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    return returned, now() - started
 
 
 def uncertainty(plain: Sequence[float], bayes: Sequence[float]) -> float | None:
@@ -302,9 +232,8 @@ def random_factors(p: int, d: int, device: str | torch.device) -> KroneckerFacto
         axis = torch.nn.functional.normalize(torch.randn(size, generator=generator, dtype=torch.float64), dim=0)
         vectors = torch.eye(size, dtype=torch.float64) - 2 * torch.outer(axis, axis)
         spectra[f"{factor}_spectrum"] = Spectrum(values.to(device), vectors.to(device))
-        mixed = torch.outer(axis, values * axis)  # vectors @ diag(values) @ vectors, written out
-        square = 4 * (axis @ (values * axis)) * torch.outer(axis, axis)
-        sums.append((torch.diag(values) - 2 * (mixed + mixed.T) + square).to(device))
+        half = torch.diag(values) - 2 * torch.outer(axis, axis * values)  # vectors @ diag(values), without a product
+        sums.append((half - 2 * torch.outer(half @ axis, axis)).to(device))
     factors = KroneckerFactors(sums[0], sums[1], 1)
     vars(factors).update(spectra)
     return factors
@@ -322,8 +251,5 @@ def spare_memory(device: torch.device) -> float | None:
     """Bytes that are free; None where nothing says."""
     if device.type == "cuda":
         return float(torch.cuda.mem_get_info(device)[0])
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        return 1024 * float(next(line.split()[1] for line in lines if line.startswith("MemAvailable")))
-    except (OSError, StopIteration):
-        return None
+    kilobytes = _fact("/proc/meminfo", "MemAvailable")
+    return None if kilobytes is None else 1024 * float(kilobytes.split()[0])

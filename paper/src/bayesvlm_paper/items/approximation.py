@@ -17,11 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
+from scipy.integrate import trapezoid
+from scipy.stats import gaussian_kde, norm
 from torch import Tensor
+from torch.nn.functional import cosine_similarity, normalize
 
 from bayesvlm.core.cosine import prob_cosine
 from bayesvlm.core.distribution import Drawn
@@ -31,11 +34,13 @@ from bayesvlm.core.features import Features
 from bayesvlm.core.predict import embedding_groups
 from bayesvlm.report.blocks import Table
 from bayesvlm.vlm import BayesVLM
+from bayesvlm_paper import catalogue
 from bayesvlm_paper.exhibits import Lines, Panel, Series
-from bayesvlm_paper.finding import Claim, Finding, Numbers
+from bayesvlm_paper.finding import Finding, Numbers
 from bayesvlm_paper.lab import Lab
 from bayesvlm_paper.plans import Plan
 
+NAME = "cosine_similarity"
 MOST_PAIRS, DRAWS = 200, 500
 SHIFTS = (0.0, 0.5, 1.0, 2.0, 4.0)
 """k: how far the caption is moved, in distances between the two means."""
@@ -53,35 +58,19 @@ _DRAWN = {
     DIAGONAL: "draws of the projections, diagonal",
     FULL: "draws of the projections, full",
 }
-
-
-# Densities -----------------------------------------------------------------------------------------------------------
-
-
-def kernel_density(samples: Tensor, points: Tensor, bandwidth: float = BANDWIDTH) -> Tensor:  # [S], [G] -> [G]
-    """Gaussian kernels as wide as `bandwidth` standard deviations of the samples (scipy's `bw_method`)."""
-    width = bandwidth * samples.std()
-    return _normal((points[:, None] - samples) / width).mean(dim=1) / width
-
-
-def normal_density(points: Tensor, mean: Tensor, std: Tensor) -> Tensor:  # [G], [], [] -> [G]
-    """N(mean, std^2) at the points."""
-    return _normal((points - mean) / std) / std
-
-
-def total_variation(samples: Tensor, mean: Tensor, std: Tensor, bandwidth: float = BANDWIDTH) -> Tensor:
-    """Half the integral of |kernel density of samples [S] - N(mean, std^2)| over where either has any mass."""
-    margin = 5 * bandwidth * samples.std()
-    low = torch.minimum(samples.min() - margin, mean - 6 * std)
-    high = torch.maximum(samples.max() + margin, mean + 6 * std)
-    points = low + (high - low) * torch.linspace(0, 1, _POINTS, dtype=samples.dtype)
-    gap = kernel_density(samples, points, bandwidth) - normal_density(points, mean, std)
-    return torch.trapezoid(gap.abs(), points) / 2
-
-
-def _normal(z: Tensor) -> Tensor:
-    """The density of N(0, 1); uses up what it is given."""
-    return z.square_().mul_(-0.5).exp_().div_((2 * torch.pi) ** 0.5)
+_CURVES = {
+    MARGINALS: ("draws of each embedding", "ProbCosine (diagonal)"),
+    FULL: ("draws of the projections", "ProbCosine (full)"),
+}
+"""Comparison -> what its two curves are called."""
+_QUANTITIES = {
+    "distance": ("total variation", ".3f"),
+    "distance, 90 %": ("total variation, 90th percentile", ".3f"),
+    "std ratio": ("std by ProbCosine / std", ".2f"),
+    "bias": ("bias of the mean / std", "+.3f"),
+    "absolute bias": ("|bias of the mean| / std", ".3f"),
+}
+"""Of `summary` -> what a table calls it, and its format."""
 
 
 # Draws ---------------------------------------------------------------------------------------------------------------
@@ -113,17 +102,14 @@ def projection_draws(
 
 def cosines(draws: Draws, away: Tensor, shifts: Sequence[float] = SHIFTS) -> Tensor:  # [N, d] -> [K, N, S]
     """Cosines of each picture with its own caption, moved by every multiple of `away`."""
-    found = [
-        torch.stack([torch.nn.functional.cosine_similarity(g, h + shift * away, dim=1) for shift in shifts])
-        for g, h in draws
-    ]
+    found = [torch.stack([cosine_similarity(g, h + shift * away, dim=1) for shift in shifts]) for g, h in draws]
     return torch.stack(found, dim=2).double().cpu()
 
 
 def directions_away(x: Tensor, y: Tensor, seed: int = _AWAY) -> Tensor:  # [N, d], [N, d] -> [N, d]
     """For each pair a random direction, as long as y is away from x, that takes y further away from x."""
     apart = y - x
-    unit = torch.nn.functional.normalize(_randn(y, torch.Generator().manual_seed(seed)), dim=1)
+    unit = normalize(_randn(y, torch.Generator().manual_seed(seed)), dim=1)
     back = (unit * apart).sum(dim=1, keepdim=True) < 0
     away: Tensor = torch.where(back, -unit, unit) * apart.norm(dim=1, keepdim=True)
     return away
@@ -136,42 +122,46 @@ def _randn(like: Tensor, generator: torch.Generator) -> Tensor:
 # Comparing -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Compared:
-    """Draws against a Gaussian, a pair each.
+def total_variation(samples: Tensor, mean: float, std: float, bandwidth: float = BANDWIDTH) -> float:  # [S]
+    """Half the integral of |kernel density of samples - N(mean, std^2)| over where either has any mass."""
+    margin = 5 * bandwidth * float(samples.std())
+    low = min(float(samples.min()) - margin, mean - 6 * std)
+    high = max(float(samples.max()) + margin, mean + 6 * std)
+    points = np.linspace(low, high, _POINTS)
+    gap = gaussian_kde(samples.numpy(), bandwidth)(points) - norm.pdf(points, mean, std)
+    return float(trapezoid(np.abs(gap), points)) / 2
 
-    Args:
+
+def compare(samples: Tensor, mean: Tensor, std: Tensor) -> dict[str, Tensor]:  # [N, S], [N], [N]; float64
+    """Draws against a Gaussian, per pair [N].
+
+    Returns:
         distance: total variation distance.
         ratio: analytic standard deviation over that of the draws.
         bias: analytic mean minus that of the draws, in standard deviations of the draws.
     """
-
-    distance: Tensor  # [N]
-    ratio: Tensor  # [N]
-    bias: Tensor  # [N]
-
-    @classmethod
-    def of(cls, samples: Tensor, mean: Tensor, std: Tensor) -> Compared:  # [N, S], [N], [N]
-        """In float64."""
-        distance = torch.stack([total_variation(*each) for each in zip(samples, mean, std, strict=True)])
-        spread = samples.std(dim=1)
-        return cls(distance, std / spread, (mean - samples.mean(dim=1)) / spread)
-
-    def summary(self) -> dict[str, float]:
-        """Medians over the pairs, and how bad the worst tenth is at least."""
-        return {
-            "distance": float(self.distance.median()),
-            "distance, 90 %": float(self.distance.quantile(0.9)),
-            "std ratio": float(self.ratio.median()),
-            "bias": float(self.bias.median()),
-            "absolute bias": float(self.bias.abs().median()),
-        }
+    each = zip(samples, mean.tolist(), std.tolist(), strict=True)
+    distance = torch.tensor([total_variation(*one) for one in each], dtype=torch.float64)
+    spread = samples.std(dim=1)
+    return {"distance": distance, "ratio": std / spread, "bias": (mean - samples.mean(dim=1)) / spread}
 
 
-def noise_floor(pairs: int, draws: int, seed: int = _FLOOR) -> Compared:
+def summary(compared: Mapping[str, Tensor]) -> dict[str, float]:
+    """Medians over the pairs, and how bad the worst tenth is at least."""
+    return {
+        "distance": float(compared["distance"].median()),
+        "distance, 90 %": float(compared["distance"].quantile(0.9)),
+        "std ratio": float(compared["ratio"].median()),
+        "bias": float(compared["bias"].median()),
+        "absolute bias": float(compared["bias"].abs().median()),
+    }
+
+
+def noise_floor(pairs: int, draws: int, seed: int = _FLOOR) -> dict[str, float]:
     """So many draws of a Gaussian against itself: no comparison can be expected to do better."""
     one = torch.ones(pairs, dtype=torch.float64)
-    return Compared.of(_randn(one.new_empty(pairs, draws), torch.Generator().manual_seed(seed)), 0 * one, one)
+    drawn = _randn(one.new_empty(pairs, draws), torch.Generator().manual_seed(seed))
+    return summary(compare(drawn, 0 * one, one))
 
 
 @dataclass(frozen=True)
@@ -190,9 +180,8 @@ class Moved:
     moments: Mapping[str, tuple[Tensor, Tensor]]  # [N], [N]
     samples: Mapping[str, Tensor]  # [N, S]
 
-    @cached_property
-    def compared(self) -> dict[str, Compared]:
-        return {name: Compared.of(self.samples[name], *moments) for name, moments in self.moments.items()}
+    def compared(self, name: str) -> dict[str, Tensor]:
+        return compare(self.samples[name], *self.moments[name])
 
 
 @torch.no_grad()
@@ -212,18 +201,17 @@ def move_apart(vlm: BayesVLM, images: Features, texts: Features, draws: int = DR
         drawn = cosines(projection_draws(image, images, text, texts, draws), away)
         sides |= {DIAGONAL: (x, y), FULL: (full.embed_images(images), full.embed_texts(texts))}
         samples |= {DIAGONAL: drawn, FULL: drawn}
-    return {
-        shift: Moved(
-            (y.mean + shift * away - x.mean).norm(dim=1).double().cpu(),
-            torch.nn.functional.cosine_similarity(x.mean, y.mean + shift * away, dim=1).double().cpu(),
-            {
-                name: moments(g, GaussianEmbeddings(h.mean + shift * away, h.covariance))
-                for name, (g, h) in sides.items()
-            },
+    moved = {}
+    for place, shift in enumerate(SHIFTS):
+        further = {n: (g, GaussianEmbeddings(h.mean + shift * away, h.covariance)) for n, (g, h) in sides.items()}
+        mean = further[MARGINALS][1].mean
+        moved[shift] = Moved(
+            (mean - x.mean).norm(dim=1).double().cpu(),
+            cosine_similarity(x.mean, mean, dim=1).double().cpu(),
+            {name: moments(*pair) for name, pair in further.items()},
             {name: found[place] for name, found in samples.items()},
         )
-        for place, shift in enumerate(SHIFTS)
-    }
+    return moved
 
 
 def moments(x: GaussianEmbeddings, y: GaussianEmbeddings) -> tuple[Tensor, Tensor]:  # [N], [N]
@@ -245,13 +233,13 @@ def measure(lab: Lab) -> Numbers:
         "pairs": len(rows),
         "draws": DRAWS,
         "bandwidth": BANDWIDTH,
-        "noise floor": noise_floor(len(rows), DRAWS).summary(),
+        "noise floor": noise_floor(len(rows), DRAWS),
         "shifts": {
             f"{shift:g}": {
                 "apart": float(each.apart.median()),
                 "cosine": float(each.cosine.median()),
                 "first-order std ratio": float((1 - each.cosine.square()).rsqrt().median()),
-                **{name: compared.summary() for name, compared in each.compared.items()},
+                **{name: summary(each.compared(name)) for name in each.moments},
             }
             for shift, each in moved.items()
         },
@@ -262,18 +250,17 @@ def measure(lab: Lab) -> Numbers:
 
 def one_pair(moved: Mapping[float, Moved]) -> list[dict[str, Any]]:
     """Densities for the pair with the median distance before it is moved, at every shift."""
-    distance = moved[SHIFTS[0]].compared[MARGINALS].distance
+    distance = moved[SHIFTS[0]].compared(MARGINALS)["distance"]
     row = int(distance.argsort()[(len(distance) - 1) // 2])
     found = []
     for each in moved.values():
         densities = {}
-        for name in _CURVES:
-            if name in each.moments:
-                samples, (mean, std) = each.samples[name][row], (moment[row] for moment in each.moments[name])
-                reach = torch.maximum(4 * std, (samples - mean).abs().max() + BANDWIDTH * std)
-                x = mean + reach * torch.linspace(-1, 1, _SHOWN, dtype=mean.dtype)
-                drawn, gaussian = kernel_density(samples, x), normal_density(x, mean, std)
-                densities[name] = {"x": x.tolist(), "drawn": drawn.tolist(), "gaussian": gaussian.tolist()}
+        for name in (name for name in _CURVES if name in each.moments):
+            samples, (mean, std) = each.samples[name][row], (float(moment[row]) for moment in each.moments[name])
+            reach = max(4 * std, float((samples - mean).abs().max()) + BANDWIDTH * std)
+            x = np.linspace(mean - reach, mean + reach, _SHOWN)
+            drawn, gaussian = gaussian_kde(samples.numpy(), BANDWIDTH)(x), norm.pdf(x, mean, std)
+            densities[name] = {"x": x.tolist(), "drawn": drawn.tolist(), "gaussian": gaussian.tolist()}
         found.append({"apart": float(each.apart[row]), "densities": densities})
     return found
 
@@ -297,15 +284,17 @@ def tell(numbers: Mapping[str, Any]) -> Finding:
             f"{near[DIAGONAL]['std ratio']:.2f} and {near[FULL]['std ratio']:.2f} times theirs."
         )
     worst = max(each[MARGINALS]["distance"] for each in shifts)
-    claim = Claim.judged(
-        "ProbCosine results qualitatively in a low approximation error.",
-        worst <= floor["distance"] + SLACK,
-        f"against draws with the diagonal covariance the median total variation distance is at most {worst:.3f}, "
-        f"{worst - floor['distance']:+.3f} from the noise floor (low: at most {SLACK:+g})",
+    claims = catalogue.judged(
+        NAME,
+        (
+            worst <= floor["distance"] + SLACK,
+            f"against draws with the diagonal covariance the median total variation distance is at most {worst:.3f}, "
+            f"{worst - floor['distance']:+.3f} from the noise floor (low: at most {SLACK:+g})",
+        ),
     )
     first_order = "first-order std ratio"
     remarks = [
-        "The paper prints no numbers for its figure and does not say which pairs and shifts it shows.",
+        *catalogue.remarks(NAME),
         f"Its length scale of {BANDWIDTH} is taken in standard deviations of the draws (scipy's bw_method): in units "
         f"of the cosine it would blur distributions whose standard deviation is {numbers['std of the cosine']:.3f} "
         "here.",
@@ -313,15 +302,10 @@ def tell(numbers: Mapping[str, Any]) -> Finding:
         "small variances, equal in all directions, that makes its standard deviation 1 / sqrt(1 - cos^2) times too "
         f"large: {near[first_order]:.2f} for these pairs as they are, {far[first_order]:.2f} furthest apart.",
     ]
-    return Finding(answer, [claim], [_curves(model, numbers["one pair"]), _table(model, shifts, floor)], remarks)
+    return Finding(answer, claims, [_curves(model, numbers["one pair"]), _table(model, shifts, floor)], remarks)
 
 
 _Shifts = Sequence[Mapping[str, Any]]  # of every shift: medians of the means, and comparison -> quantity -> value
-_CURVES = {
-    MARGINALS: ("draws of each embedding", "ProbCosine (diagonal)"),
-    FULL: ("draws of the projections", "ProbCosine (full)"),
-}
-"""Comparison -> what its two curves are called."""
 
 
 def _span(shifts: _Shifts, name: str) -> str:
@@ -354,17 +338,12 @@ def _table(model: str, shifts: _Shifts, floor: Mapping[str, float]) -> Table:
         ["distance of the means", *(f"{each['apart']:.1f}" for each in shifts), ""],
         ["cosine of the means", *(f"{each['cosine']:.2f}" for each in shifts), ""],
     ]
-    shown = {
-        "distance": ("total variation", ".3f"),
-        "distance, 90 %": ("total variation, 90th percentile", ".3f"),
-        "std ratio": ("std by ProbCosine / std", ".2f"),
-        "bias": ("bias of the mean / std", "+.3f"),
-        "absolute bias": ("|bias of the mean| / std", ".3f"),
-    }
-    for quantity, (title, style) in shown.items():
-        for name in (name for name in _DRAWN if name in shifts[0]):
-            cells = (format(each[name][quantity], style) for each in shifts)
-            rows.append([f"{title}: {_DRAWN[name]}", *cells, format(floor[quantity], style)])
+    rows += [
+        [f"{title}: {drawn}", *(f"{each[name][quantity]:{form}}" for each in shifts), f"{floor[quantity]:{form}}"]
+        for quantity, (title, form) in _QUANTITIES.items()
+        for name, drawn in _DRAWN.items()
+        if name in shifts[0]
+    ]
     columns = ["", *(f"shift {shift:g}" for shift in SHIFTS), "noise floor"]
     caption = (
         f"{model}: medians over the pairs, ProbCosine by the diagonal or the full covariance against draws. The noise "
@@ -373,4 +352,4 @@ def _table(model: str, shifts: _Shifts, floor: Mapping[str, float]) -> Table:
     return Table(columns, rows, caption=caption)
 
 
-ITEMS = {"cosine_similarity": (measure, tell)}
+ITEMS = {NAME: (measure, tell)}

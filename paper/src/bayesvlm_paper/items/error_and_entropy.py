@@ -7,19 +7,23 @@ has all four combinations, so that a reader can tell which of the two does what.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
+
+from torch import Tensor
 
 from bayesvlm.evaluation import Outcomes
 from bayesvlm.experiments.adaptation import Adaptation, Run
 from bayesvlm.report.blocks import Table
 from bayesvlm_paper import labelling
+from bayesvlm_paper.catalogue import Judgement, judged
 from bayesvlm_paper.exhibits import Exhibit, Quadrants
 from bayesvlm_paper.finding import Claim, Finding, Numbers
 from bayesvlm_paper.lab import Lab
-from bayesvlm_paper.plans import CLIP_HUGE, Plan
+from bayesvlm_paper.plans import Plan
 from bayesvlm_paper.wording import counted, signed
 
+NAME = "active_learning"
 Prediction = Literal["plain", "Bayes"]
 METHODS: dict[Prediction, Literal["mean", "probcosine"]] = {"plain": "mean", "Bayes": "probcosine"}
 CHOICES = {"entropy": "entropy", "epig": "EPIG"}
@@ -35,23 +39,23 @@ CROSSED: tuple[State, ...] = (("plain", "epig"), ("Bayes", "entropy"))
 STATES = (*BEFORE, *AFTER, *CROSSED)
 
 
-def error(found: Outcomes) -> list[float]:
+def error(found: Outcomes) -> Tensor:  # [N]
     """1 - p(right) of every answer."""
-    return (-(-found.nll).expm1()).clamp(0, 1).tolist()
-
-
-def shares(found: Outcomes, classes: int) -> dict[str, float]:
-    """The part of the answers in each quarter: wrong is an error above a half, sure an entropy below half of log C."""
-    wrong = -(-found.nll).expm1() > 0.5
-    sure = found.entropy < math.log(classes) / 2
-    quarters = (sure & wrong, ~sure & wrong, sure & ~wrong, ~sure & ~wrong)
-    return {name: float(inside.double().mean()) for name, inside in zip(QUARTERS, quarters, strict=True)}
+    return -(-found.nll).expm1()
 
 
 def scores(found: Outcomes, classes: int) -> dict[str, float]:
-    """The quarters, the misclassification rate and the NLPD."""
-    rate = 1 - float(found.correct.double().mean())
-    return {**shares(found, classes), "misclassified": rate, "nlpd": float(found.nll.mean())}
+    """The part of the answers in each quarter, the misclassification rate and the NLPD.
+
+    Wrong is an error above a half, sure an entropy below half of log C.
+    """
+    wrong, sure = error(found) > 0.5, found.entropy < math.log(classes) / 2
+    quarters = zip(QUARTERS, (sure & wrong, ~sure & wrong, sure & ~wrong, ~sure & ~wrong), strict=True)
+    return {
+        **{name: float(inside.double().mean()) for name, inside in quarters},
+        "misclassified": 1 - float(found.correct.double().mean()),
+        "nlpd": float(found.nll.mean()),
+    }
 
 
 def answers(adaptation: Adaptation, runs: Sequence[Run], state: State) -> list[Outcomes]:
@@ -79,72 +83,56 @@ def mean(numbers: Sequence[Mapping[str, float]]) -> dict[str, float]:
 def claims(found: Mapping[str, Shares]) -> list[Claim]:
     """Target -> state -> numbers; what is claimed must be so on every target."""
     (plain, bayes), (tuned, adapted) = BEFORE, AFTER
-
-    def claim(
-        text: str,
-        figure: str,
-        larger: Callable[[Shares], float],
-        smaller: Callable[[Shares], float],
-        form: Callable[[float], str] = _percent,
-    ) -> Claim:
-        pairs = {target: (larger(of), smaller(of)) for target, of in found.items()}
-        told = [f"{target}: {figure.format(*map(form, pair))}" for target, pair in pairs.items()]
-        return Claim.judged(text, all(high > low for high, low in pairs.values()), "; ".join(told))
-
-    return [
-        claim(
-            "BayesVLM reduces overconfident wrong predictions in the zero-shot setting.",
-            "sure and wrong are {} of the plain answers and {} of the Bayesian",
-            lambda of: of[plain][_SURE_WRONG],
-            lambda of: of[bayes][_SURE_WRONG],
-        ),
-        claim(
-            "Active learning moves the answers of BayesVLM to right and sure.",
-            "sure and right are {} after, {} before",
-            lambda of: of[adapted][_SURE_RIGHT],
-            lambda of: of[bayes][_SURE_RIGHT],
-        ),
-        claim(
-            "BayesVLM with EPIG adapts more effectively than CLIP with entropy selection.",
+    # a share, what is to have more of it and what less (of two states, by how much the first has more), how it is told
+    rules: list[tuple[str, Sequence[State], Sequence[State], str]] = [
+        (_SURE_WRONG, (plain,), (bayes,), "sure and wrong are {} of the plain answers and {} of the Bayesian"),
+        (_SURE_RIGHT, (adapted,), (bayes,), "sure and right are {} after, {} before"),
+        (
+            _SURE_RIGHT,
+            (adapted, bayes),
+            (tuned, plain),
             "labels change the share that is sure and right by {} (Bayesian) and {} (plain)",
-            lambda of: of[adapted][_SURE_RIGHT] - of[bayes][_SURE_RIGHT],
-            lambda of: of[tuned][_SURE_RIGHT] - of[plain][_SURE_RIGHT],
-            lambda share: f"{signed(100 * share, 1)} points",
         ),
-        claim(
-            "After adaptation BayesVLM misclassifies less than the fine-tuned CLIP.",
-            "{} misclassified by the plain, {} by the Bayesian",
-            lambda of: of[tuned]["misclassified"],
-            lambda of: of[adapted]["misclassified"],
-        ),
-        claim(
-            "After adaptation fewer answers of BayesVLM are overconfident and wrong than of the fine-tuned CLIP.",
-            "sure and wrong are {} of the plain answers and {} of the Bayesian",
-            lambda of: of[tuned][_SURE_WRONG],
-            lambda of: of[adapted][_SURE_WRONG],
-        ),
+        ("misclassified", (tuned,), (adapted,), "{} misclassified by the plain, {} by the Bayesian"),
+        (_SURE_WRONG, (tuned,), (adapted,), "sure and wrong are {} of the plain answers and {} of the Bayesian"),
     ]
+
+    def share(of: Shares, name: str, states: Sequence[State]) -> float:
+        first, *since = (of[state][name] for state in states)
+        return first - sum(since)
+
+    judgements: list[Judgement] = []
+    for name, *sides, figure in rules:
+        pairs = {target: [share(of, name, states) for states in sides] for target, of in found.items()}
+        form = _percent if len(sides[0]) == 1 else _points
+        each = "; ".join(f"{target}: {figure.format(*map(form, pair))}" for target, pair in pairs.items())
+        judgements.append((all(high > low for high, low in pairs.values()), each))
+    return judged(NAME, *judgements)
 
 
 def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
+def _points(share: float) -> str:
+    return f"{signed(100 * share, 1)} points"
+
+
 def answer(model: str, found: Mapping[str, Shares], labels: Mapping[str, int]) -> str:
     """What the posterior does to the sure and wrong, and labels to the sure and right."""
     said = []
     for target, of in found.items():
-        plain, bayes = (of[state] for state in BEFORE)
-        tuned, adapted = (of[state] for state in AFTER)
-        crossed = of[CROSSED[0]]
+        wrong, right, missed = (
+            {state: _percent(each[name]) for state, each in of.items()}
+            for name in (_SURE_WRONG, _SURE_RIGHT, "misclassified")
+        )
+        (plain, bayes), (tuned, adapted), (crossed, _) = BEFORE, AFTER, CROSSED
         said.append(
-            f"on {target} the posterior takes the sure and wrong answers from {_percent(plain[_SURE_WRONG])} to "
-            f"{_percent(bayes[_SURE_WRONG])}, and the sure and right ones from {_percent(plain[_SURE_RIGHT])} to "
-            f"{_percent(bayes[_SURE_RIGHT])}; after {counted(labels[target], 'label')} by EPIG "
-            f"{_percent(adapted[_SURE_RIGHT])} are sure and right and {_percent(adapted['misclassified'])} are "
-            f"misclassified, where the plain model has {_percent(tuned[_SURE_RIGHT])} and "
-            f"{_percent(tuned['misclassified'])} with labels by entropy, {_percent(crossed[_SURE_RIGHT])} and "
-            f"{_percent(crossed['misclassified'])} with those of EPIG"
+            f"on {target} the posterior takes the sure and wrong answers from {wrong[plain]} to {wrong[bayes]}, and "
+            f"the sure and right ones from {right[plain]} to {right[bayes]}; after {counted(labels[target], 'label')} "
+            f"by EPIG {right[adapted]} are sure and right and {missed[adapted]} are misclassified, where the plain "
+            f"model has {right[tuned]} and {missed[tuned]} with labels by entropy, {right[crossed]} and "
+            f"{missed[crossed]} with those of EPIG"
         )
     return f"With {model}, {'; '.join(said)}."
 
@@ -168,7 +156,7 @@ def points(found: Outcomes) -> dict[str, list[float]]:
     """Where every answer lies in the figure."""
     return {
         "entropy": [round(value, 4) for value in found.entropy.tolist()],
-        "error": [round(value, 4) for value in error(found)],
+        "error": [round(value, 4) for value in error(found).clamp(0, 1).tolist()],
         "correct": found.correct.double().tolist(),
     }
 
@@ -211,14 +199,8 @@ def tell(numbers: Mapping[str, Any]) -> Finding:
             "Error against entropy of the plain and the Bayesian prediction, before and after active learning.",
         )
         exhibits += [drawn, table(target, of, labels[target], len(numbers[target]["protocol"]["seeds"]))]
-    remarks = (
-        *labelling.stand_in(plan.model, CLIP_HUGE, "CLIP-Huge"),
-        "The paper's figure is of EuroSAT, which is one domain: here there are domains, of which one is the target.",
-        *(labelling.domain_remarks(plan) if plan.domains == "world" else ()),
-        "Each model is fine-tuned for its own prediction: the epoch kept is the one at which that has the lowest NLPD "
-        "on the validation images.",
-    )
-    return Finding(answer(plan.model, found, labels), claims(found), exhibits, remarks)
+    said = labelling.remarks(NAME, plan)
+    return Finding(answer(plan.model, found, labels), claims(found), exhibits, said)
 
 
-ITEMS = {"active_learning": (measure, tell)}
+ITEMS = {NAME: (measure, tell)}

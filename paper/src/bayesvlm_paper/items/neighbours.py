@@ -12,14 +12,15 @@ from bayesvlm.active.targeting import Metric
 from bayesvlm.evaluation import Estimate
 from bayesvlm.experiments.adaptation import Run, advantage
 from bayesvlm.report.blocks import Table
-from bayesvlm_paper import labelling
+from bayesvlm_paper import catalogue, labelling
 from bayesvlm_paper.exhibits import Lines, Panel, Series
-from bayesvlm_paper.finding import Claim, Finding, Numbers
+from bayesvlm_paper.finding import Finding, Numbers
 from bayesvlm_paper.lab import Lab
 from bayesvlm_paper.plans import CLIP_BASE, Plan, same_model
 from bayesvlm_paper.printed import published_curves
 from bayesvlm_paper.wording import counted, from_to, signed, with_error
 
+NAME = "results_knn_method_ablation"
 STRATEGIES: tuple[Strategy, ...] = ("targeted-bald", "epig")
 DISTANCES: tuple[Metric, ...] = ("cosine", "wasserstein")
 EPIG = Epig(gamma=1e-4, beta=10.0, text="drawn")
@@ -45,16 +46,15 @@ def measure(lab: Lab) -> Numbers:
     numbers: Numbers = {}
     gained = []
     for target in labelling.targets(lab):
-        runs: dict[Metric, Sequence[Run]] = {}
-        numbers[target] = {}
-        for distance in DISTANCES:
-            adaptation = labelling.experiment(lab, target, STRATEGIES, distance, EPIG)
-            runs[distance] = adaptation.run()
-            own = {
-                "protocol": labelling.protocol_numbers(adaptation),
+        made = {distance: labelling.experiment(lab, target, STRATEGIES, distance, EPIG) for distance in DISTANCES}
+        runs = {distance: adaptation.run() for distance, adaptation in made.items()}
+        numbers[target] = {
+            distance: {
+                "protocol": labelling.protocol_numbers(made[distance]),
                 "curves": labelling.curve_numbers(runs[distance]),
             }
-            numbers[target][distance] = own
+            for distance in DISTANCES
+        }
         gained += [
             [target, strategy, budget, *labelling.pair_of(gap(runs, strategy, budget))]
             for strategy in STRATEGIES
@@ -71,51 +71,54 @@ def gap(found: Mapping[Metric, Sequence[Run]], strategy: str, budget: int) -> Es
     return advantage(renamed, "wasserstein", "cosine", budget)
 
 
-def claim(differences: Differences) -> Claim:
+def judgement(differences: Differences) -> catalogue.Judgement:
     """A clear trend would have one of the two ahead nearly everywhere, and by more than chance explains.
 
     A point without a standard error counts for neither; where there is none with one, nothing can be said.
     """
-    text = "There is no clear trend between the two distances."
     values = [each.value for each in differences.values()]
     ahead = sum(each.value > each.standard_error for each in differences.values())  # nothing is above NaN
     behind = sum(-each.value > each.standard_error for each in differences.values())
-    target, strategy, budget = max(differences, key=lambda place: abs(differences[place].value))
-    largest = differences[target, strategy, budget]
+    (target, strategy, budget), largest = max(differences.items(), key=lambda found: abs(found[1].value))
     extremes = (
         f"Wasserstein gains {from_to(values)} nats over cosine, the largest difference being "
         f"{with_error(largest, signs=True)} with {counted(budget, 'label')} by {labelling.NAMES[strategy]} on {target}"
     )
-    if all(math.isnan(each.standard_error) for each in differences.values()):
-        return Claim.untested(text, f"one seed has no standard error; {extremes}")
-    figure = (
+    if not _has_errors(differences):
+        return None, f"one seed has no standard error; {extremes}"
+    return max(ahead, behind) <= CLEAR * len(values), (
         f"by more than a standard error Wasserstein is lower in NLPD at {ahead} and cosine at {behind} of "
         f"{counted(len(values), 'point')} (a clear trend: more than {100 * CLEAR:.0f} % of all for one of them); "
         f"{extremes}"
     )
-    return Claim.judged(text, max(ahead, behind) <= CLEAR * len(values), figure)
+
+
+def _has_errors(differences: Differences) -> bool:
+    return not all(math.isnan(each.standard_error) for each in differences.values())
 
 
 def panels(target: str, found: Mapping[str, Any]) -> list[Panel]:
     """NLPD and accuracy: Wasserstein solid, cosine dashed, as in the paper."""
+
+    def series(distance: str, strategy: str, points: Mapping[str, labelling.Pair], scale: float) -> Series:
+        shown = {int(count): labelling.estimate_of(pair) for count, pair in points.items() if count != "0"}
+        errors = [scale * each.standard_error for each in shown.values()]
+        band = None if any(map(math.isnan, errors)) else errors
+        values = [scale * each.value for each in shown.values()]
+        return Series(_name(strategy, distance), list(shown), values, band, distance == "cosine")
+
     drawn = []
     for metric, (_, axis, scale) in METRICS.items():
-        series = []
-        for distance in DISTANCES:
-            for strategy, points in found[distance]["curves"][metric].items():
-                shown = {int(budget): pair for budget, pair in points.items() if budget != "0"}
-                values = [scale * value for value, _ in shown.values()]
-                errors = [scale * error for _, error in shown.values() if error is not None]
-                band = errors if len(errors) == len(values) else None
-                series.append(Series(_name(strategy, distance), list(shown), values, band, distance == "cosine"))
-        drawn.append(Panel(target, "labels", axis, series))
+        curves = {distance: found[distance]["curves"][metric] for distance in DISTANCES}
+        lines = [series(each, name, points, scale) for each in DISTANCES for name, points in curves[each].items()]
+        drawn.append(Panel(target, "labels", axis, lines))
     return drawn
 
 
 def published_panels(domains: str | None, target: str) -> list[Panel]:
     """The paper's, beside ours, in the same colours and dashes."""
     panel = PANELS.get((domains or "", target))
-    curves = published_curves("results_knn_method_ablation")["series"] if panel else []
+    curves = published_curves(NAME)["series"] if panel else []
     drawn = []
     for printed, _, scale in METRICS.values():
         series = [
@@ -140,17 +143,12 @@ def _name(strategy: str, distance: str) -> str:
 def table(differences: Differences) -> Table:
     """Nats gained by Wasserstein over cosine; empty where a target has no such number of labels."""
     counts = sorted({budget for _, _, budget in differences})
-
-    def cell(target: str, strategy: str, count: int) -> str:
-        found = differences.get((target, strategy, count))
-        return "" if found is None else with_error(found, signs=True)
-
+    cells = {place: with_error(found, signs=True) for place, found in differences.items()}
     rows = [
-        [f"{target}, {labelling.NAMES[strategy]}", *(cell(target, strategy, count) for count in counts)]
+        [f"{target}, {labelling.NAMES[strategy]}", *(cells.get((target, strategy, count), "") for count in counts)]
         for target, strategy in dict.fromkeys((target, strategy) for target, strategy, _ in differences)
     ]
-    known = not all(math.isnan(each.standard_error) for each in differences.values())
-    errors = ", with standard errors" if known else ""
+    errors = ", with standard errors" if _has_errors(differences) else ""
     caption = f"Nats of NLPD that Wasserstein gains over cosine, paired by seed{errors}."
     return Table(["labels", *map(str, counts)], rows, caption=caption)
 
@@ -171,31 +169,16 @@ def tell(numbers: Mapping[str, Any]) -> Finding:
         f"{plan.model}, gamma 1e-4 and beta 10. Solid: Wasserstein; dashed: cosine. {seeds}",
         "NLPD and balanced accuracy against labels for targeted BALD and EPIG with two distances.",
     )
-    remarks = (
-        *labelling.stand_in(plan.model, CLIP_BASE, "the paper's model, which fits CLIP-Base"),
-        *labelling.domain_remarks(plan),
-        *_REMARKS,
-    )
-    return Finding(_answer(plan.model, differences), [claim(differences)], [lines, table(differences)], remarks)
-
-
-def _answer(model: str, differences: Differences) -> str:
-    """What Wasserstein does to the NLPD, over all targets and numbers of labels."""
     said = []
     for strategy in STRATEGIES:
         own = [-each.value for (_, of, _), each in differences.items() if of == strategy]
         said.append(f"that of {labelling.NAMES[strategy]} by {signed(sum(own) / len(own))} ({from_to(own)})")
-    return (
-        f"With {model}, Wasserstein in the place of cosine changes the NLPD, on average over the numbers of labels, "
-        f"{' and '.join(said)} nats."
+    answer = (
+        f"With {plan.model}, Wasserstein in the place of cosine changes the NLPD, on average over the numbers of "
+        f"labels, {' and '.join(said)} nats."
     )
+    claims = catalogue.judged(NAME, judgement(differences))
+    return Finding(answer, claims, [lines, table(differences)], labelling.remarks(NAME, plan))
 
 
-_REMARKS = (
-    "In the paper Wasserstein is a little better on OH-Art and ImageNet-R, and neither on the other three sets.",
-    "The paper does not name the model of this figure, its weighted accuracy is by its printed values plain accuracy, "
-    "and the panel it calls IN-Sketch cannot be of ImageNet-Sketch; its curves are beside ours for CLIP-Base only.",
-)
-
-
-ITEMS = {"results_knn_method_ablation": (measure, tell)}
+ITEMS = {NAME: (measure, tell)}

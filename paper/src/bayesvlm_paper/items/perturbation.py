@@ -17,13 +17,15 @@ from scipy.stats import spearmanr
 
 from bayesvlm.experiments.corruption import corrupt, crossed_out, matched, spread_pairs
 from bayesvlm.vlm import BayesVLM
+from bayesvlm_paper import catalogue
 from bayesvlm_paper.exhibits import HeatMaps
-from bayesvlm_paper.finding import Claim, Finding, Numbers
+from bayesvlm_paper.finding import Finding, Numbers
 from bayesvlm_paper.lab import Lab
 from bayesvlm_paper.plans import Plan
 from bayesvlm_paper.printed import published_curves
 from bayesvlm_paper.wording import counted, rounded, signed
 
+NAME = "perturbation_plot"
 PICTURES = 100
 """Of a set, at most, each with the prompt of its class."""
 CLEAR = 0.5
@@ -43,22 +45,21 @@ def rank_correlations(grid: ArrayLike) -> dict[str, float]:  # [text levels, ima
         mild: as both, over the cells in which at most `MILD` of either is destroyed.
     """
     values = np.asarray(grid, dtype=np.float64)
-    text, image = np.meshgrid(*(np.arange(size) for size in values.shape), indexing="ij")
-    last_text, last_image = last_mild(values)
-    mild = (text <= last_text) & (image <= last_image)
-    return {
-        "both": _spearman(text + image, values),
-        "text": _spearman(text[:, 0], values[:, 0]),
-        "image": _spearman(image[0], values[0]),
-        "text overall": _spearman(text[:, 0], values.mean(axis=1)),
-        "image overall": _spearman(image[0], values.mean(axis=0)),
-        "mild": _spearman((text + image)[mild], values[mild]),
+    text, image = (np.arange(size) for size in values.shape)
+    both = np.add.outer(text, image)
+    mild = np.ix_(*(levels[: last + 1] for levels, last in zip((text, image), last_mild(values), strict=True)))
+    compared = {
+        "both": (both, values),
+        "text": (text, values[:, 0]),
+        "image": (image, values[0]),
+        "text overall": (text, values.mean(axis=1)),
+        "image overall": (image, values.mean(axis=0)),
+        "mild": (both[mild], values[mild]),
     }
-
-
-def _spearman(levels: NDArray[Any], values: NDArray[np.float64]) -> float:
-    """0 for what does not change at all."""
-    return 0.0 if np.ptp(values) == 0 else float(spearmanr(levels.ravel(), values.ravel()).statistic)
+    return {  # 0 for what does not change at all
+        name: float(spearmanr(levels.ravel(), found.ravel()).statistic) if np.ptp(found) else 0.0
+        for name, (levels, found) in compared.items()
+    }
 
 
 def by_cut(grid: ArrayLike) -> list[float]:  # [levels, levels]
@@ -67,23 +68,17 @@ def by_cut(grid: ArrayLike) -> list[float]:  # [levels, levels]
     return [rank_correlations(values[:count, :count])["both"] for count in range(2, len(values) + 1)]
 
 
-def last_mild(values: NDArray[np.float64]) -> tuple[int, int]:  # [text levels, image levels]
+def last_mild(values: NDArray[np.float64]) -> tuple[int, ...]:  # [text levels, image levels]
     """Row and column of the last cell that is mild, levels being equally far apart."""
     share, of = MILD
-    rows, columns = values.shape
-    return share * (rows - 1) // of, share * (columns - 1) // of
+    return tuple(share * (size - 1) // of for size in values.shape)
 
 
 def corners(grid: ArrayLike) -> dict[str, float]:  # [text levels, image levels]
     """Whole, with only the text, only the image, both destroyed, and with as much of both destroyed as is mild."""
     values = np.asarray(grid, dtype=np.float64)
-    return {
-        "whole": float(values[0, 0]),
-        "text": float(values[-1, 0]),
-        "image": float(values[0, -1]),
-        "both": float(values[-1, -1]),
-        "mild": float(values[last_mild(values)]),
-    }
+    places = {"whole": (0, 0), "text": (-1, 0), "image": (0, -1), "both": (-1, -1), "mild": last_mild(values)}
+    return {name: float(values[place]) for name, place in places.items()}
 
 
 @torch.no_grad()
@@ -114,7 +109,7 @@ def measure(lab: Lab) -> Numbers:
     vlm = lab.vlm(lab.models[0])
     pictures, captions = spread_pairs(lab.set(lab.sets[0]), PICTURES)
     found = corrupt(vlm, pictures, captions)
-    grids = {"mean": found.mean.tolist(), "std": found.std.tolist(), "variance": found.variance.tolist()}
+    grids = {name: getattr(found, name).tolist() for name in ("mean", "std", "variance")}
     return {
         "pairs": found.pairs,
         "levels": list(found.levels),
@@ -144,28 +139,26 @@ def tell(numbers: Mapping[str, Any]) -> Finding:
     judged = ("mild", "both")  # among the rank correlations, and the last of those cells among the corners
     falls = {on: ranks["mean"][on] < -CLEAR and mean[on] < mean["whole"] for on in judged}
     rises = {on: ranks["variance"][on] > CLEAR and variance[on] > variance["whole"] for on in judged}
-    claims = [
-        Claim.judged(
-            "The expected cosine similarity generally decreases with more corruption.",
+    percent = {name: f"{100 * letter[name]:.0f} %" for name in ("mean rises", "told", "variance rises")}
+    claims = catalogue.judged(
+        NAME,
+        (
             falls["mild"],
             f"{cosine['whole']} to {cosine['mild']} (all destroyed: {cosine['both']}); "
             f"{_ranked(ranks['mean'], f'below {-CLEAR:g}')}",
         ),
-        Claim.judged(
-            "The variance of the cosine similarity increases with more corruption.",
+        (
             rises["mild"],
             f"{_change(variance, 'mild')} (all destroyed: {_change(variance, 'both')}); "
             f"{_ranked(ranks['variance'], f'above {CLEAR:g}')}",
         ),
-        Claim.judged(
-            "The expected cosine can rise when one character is replaced, and the variance captures the change.",
+        (
             letter["mean rises"] > 0 and letter["told"] > 0.5,
-            f"the expected cosine rises for {100 * letter['mean rises']:.0f} % of the pairs (wanted: any), and for "
-            f"{100 * letter['told']:.0f} % of these the variance rises too (wanted: most; of all pairs it rises for "
-            f"{100 * letter['variance rises']:.0f} %); on average the cosine changes by "
-            f"{signed(letter['change of the mean'], 2)}",
+            f"the expected cosine rises for {percent['mean rises']} of the pairs (wanted: any), and for "
+            f"{percent['told']} of these the variance rises too (wanted: most; of all pairs it rises for "
+            f"{percent['variance rises']}); on average the cosine changes by {signed(letter['change of the mean'], 2)}",
         ),
-    ]
+    )
     cuts = _cuts(numbers["levels"], numbers["rank correlations up to a level"]["mean"])
     remarks = [_rule(ranks, falls["both"], rises["both"]), cuts, _printed()]
     return Finding(answer, claims, [_maps(f"{model} on {pairs} of {data}", numbers)], remarks)
@@ -211,12 +204,9 @@ def _ranked(ranks: Mapping[str, float], wanted: str) -> str:
 
 def _maps(what: str, numbers: Mapping[str, Any]) -> HeatMaps:
     levels = [f"{level:.0%}" for level in numbers["levels"]]
+    titles = {"mean": "Expected cosine", "variance": "Variance", "std": "Standard deviation"}
     return HeatMaps(
-        {
-            "Expected cosine": numbers["mean"],
-            "Variance": numbers["variance"],
-            "Standard deviation": numbers["std"],
-        },
+        {title: numbers[name] for name, title in titles.items()},
         levels,
         levels,
         "letters of the caption crossed out",
@@ -228,7 +218,7 @@ def _maps(what: str, numbers: Mapping[str, Any]) -> HeatMaps:
 
 def _printed() -> str:
     """What the paper's own grid says, in units of the cosine."""
-    curves = published_curves("perturbation_plot")
+    curves = published_curves(NAME)
     mean, variance = corners(curves["mean"]), corners(curves["variance"])
     ranks = {name: rank_correlations(curves[name])["both"] for name in ("mean", "variance")}
     return (
@@ -242,4 +232,4 @@ def _printed() -> str:
     )
 
 
-ITEMS = {"perturbation_plot": (measure, tell)}
+ITEMS = {NAME: (measure, tell)}
