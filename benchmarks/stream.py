@@ -51,14 +51,20 @@ def main() -> None:
         paths = make_images(Path(scratch) / "images", options.images)
         model = str(save_random(Path(scratch) / "model")) if name == RANDOM else name
         vlm = ready(model, options.device, paths)
-        figures: dict[str, Any] = {"machine": machine(options.device), "threads": torch.get_num_threads(), "model": name}
+        figures: dict[str, Any] = {
+            "machine": machine(options.device),
+            "threads": torch.get_num_threads(),
+            "model": name,
+        }
         figures |= {"batch_size": options.batch_size, "workers": options.workers, "load": os.getloadavg()}
         figures |= speeds(vlm, paths, options.batch_size, options.workers)
         peaks: dict[str, dict[str, float]] = {}
         for count in (len(paths) // 10, len(paths)):
             given = (model, options.device, scratch, count, options.batch_size, options.workers)
             peaks[str(count)] = found = peak_mib(given)
-            print(f"{count:6,} images: {found['pss']:.0f} MiB at the peak, {found['rss']:.0f} with shared pages counted twice")
+            print(
+                f"{count:6,} images: {found['pss']:.0f} MiB at the peak ({found['rss']:.0f}, shared pages counted twice)"
+            )
         small, large = peaks.values()
         figures |= {"peak_mib": peaks, "peak_mib_more": {kind: large[kind] - small[kind] for kind in large}}
         print(f"       that is {figures['peak_mib_more']['pss']:+.0f} MiB")
@@ -116,7 +122,7 @@ def speeds(vlm: BayesVLM, paths: Sequence[Path], batch_size: int, workers: int |
 
 
 def measured(run: Callable[[], object]) -> tuple[float, float]:
-    """Seconds a call takes: by the clock, and of processor time, that of worker processes which ended in it included."""
+    """Seconds by the clock, and of processor time, with that of worker processes that ended meanwhile."""
     before = os.times()
     started = time.perf_counter()
     run()
