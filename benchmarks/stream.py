@@ -62,9 +62,7 @@ def main() -> None:
         for count in (len(paths) // 10, len(paths)):
             given = (model, options.device, scratch, count, options.batch_size, options.workers)
             peaks[str(count)] = found = peak_mib(given)
-            print(
-                f"{count:6,} images: {found['pss']:.0f} MiB at the peak ({found['rss']:.0f}, shared pages counted twice)"
-            )
+            print(f"{count:6,} images: {found['pss']:.0f} MiB at the peak ({found['rss']:.0f}, shared pages twice)")
         small, large = peaks.values()
         figures |= {"peak_mib": peaks, "peak_mib_more": {kind: large[kind] - small[kind] for kind in large}}
         print(f"       that is {figures['peak_mib_more']['pss']:+.0f} MiB")
