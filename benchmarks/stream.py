@@ -4,7 +4,8 @@
 
 Generates JPEG files of 256 x 256 pixels and has `BayesVLM.stream` and the bare encoder take turns on them: images per
 second of each, their ratio, and the processor time of every step. Where files are decoded by the cores that run the
-encoder, the ratio can hardly be above encoder / (encoder + decoder) in processor time, which is printed beside it.
+encoder, the ratio can hardly be above encoder / (encoder + decoder) in processor time, which is printed beside it; and
+on a machine that is busy with other things that share is the figure to trust, as more processes get more of the clock.
 Then the peak memory of a fresh process, with its workers, that streams a tenth of the files, and of one that streams
 them all. On a GPU the model is a ViT-B/32 with random weights, elsewhere emoji-clip.
 """
@@ -56,8 +57,9 @@ def main() -> None:
             "threads": torch.get_num_threads(),
             "model": name,
         }
-        figures |= {"batch_size": options.batch_size, "workers": options.workers, "load": os.getloadavg()}
-        figures |= speeds(vlm, paths, options.batch_size, options.workers)
+        figures |= {"batch_size": options.batch_size, "workers": options.workers, "load_before": os.getloadavg()}
+        figures |= {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "unset")}
+        figures |= speeds(vlm, paths, options.batch_size, options.workers) | {"load_after": os.getloadavg()}
         peaks: dict[str, dict[str, float]] = {}
         for count in (len(paths) // 10, len(paths)):
             given = (model, options.device, scratch, count, options.batch_size, options.workers)
