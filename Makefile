@@ -52,6 +52,7 @@ bench: $(VENV)/.installed  ## speed, ours and the textbook form side by side
 	@$(VENV)/bin/python benchmarks/predict.py
 	@$(VENV)/bin/python benchmarks/encode.py
 	@$(VENV)/bin/python benchmarks/photos.py
+	@$(VENV)/bin/python benchmarks/stream.py
 	@$(VENV)/bin/python benchmarks/evaluate.py
 	@$(VENV)/bin/python benchmarks/epig.py
 	@$(VENV)/bin/python benchmarks/runtime.py

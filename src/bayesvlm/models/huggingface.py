@@ -7,6 +7,7 @@ import json
 from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -15,9 +16,10 @@ from torch import Tensor
 
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.features import Features
-from bayesvlm.images.decoding import ImageLike, as_images, to_rgb
+from bayesvlm.images.decoding import PIXEL_VALUES, ImageLike, as_images, to_rgb
 from bayesvlm.images.resizing import processor_resizing
 from bayesvlm.models.adapter import Adapter, Reference, as_texts
+from bayesvlm.models.pixel_table import PixelTable, table_of
 from bayesvlm.models.preprocessing import PixelTensors, Preprocessor
 from bayesvlm.models.projection_layer import ProjectionLayer
 
@@ -32,11 +34,24 @@ _OF_A_CALL = ("padding", "truncation")  # what a tokenizer keeps of the last cal
 
 @dataclass(frozen=True)
 class ProcessorPixels:
-    """The pixels that an image processor of `transformers` makes."""
+    """The pixels that an image processor of `transformers` makes; by its table where that gives the same."""
 
     processor: Any
 
     def __call__(self, images: list[Image.Image]) -> PixelTensors:
+        if self._table is not None and all(map(self._table.fits, images)):
+            return {PIXEL_VALUES: self._table.pixels(images)}
+        return self._processed(images)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A pickle holds no table."""
+        return {"processor": self.processor}
+
+    @cached_property
+    def _table(self) -> PixelTable | None:
+        return table_of(self._processed, processor_resizing(self.processor))
+
+    def _processed(self, images: list[Image.Image]) -> PixelTensors:
         # Said outright, because an image one or three pixels high is otherwise taken for channels-first.
         made = self.processor(images=images, return_tensors="pt", input_data_format="channels_last")
         return dict(made)
