@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bayesvlm.data.cache import FeatureCache
-from bayesvlm.experiments.adaptation import Adaptation, Protocol, Run, advantage, curves
+from bayesvlm.experiments.adaptation import Adaptation, Run, Schedule, advantage, curves
 from bayesvlm.experiments.feature_store import FeatureStore
 from bayesvlm.report import save_png
 from bayesvlm.report.adaptation import curves_plot, quadrants, told_apart
@@ -57,7 +57,7 @@ def main() -> None:
     for model, target, classes in (TASKS + OTHER_TASKS)[turn - 1 :: of]:
         vlm = BayesVLM.from_pretrained(model, device="cpu")
         task = world_task(FeatureStore(vlm, FeatureCache()), target, classes)
-        asked = Protocol() if classes == KINDS else Protocol(strategies=FEW)
+        asked = Schedule() if classes == KINDS else Schedule(strategies=FEW)
         experiment = Adaptation(vlm, task, asked, folder / model / task.name)
         runs = experiment.run()
         name = titled((model, target, classes))

@@ -13,12 +13,12 @@ from core.references import normal
 from bayesvlm import BayesVLM, BayesVLMError, Features
 from bayesvlm.active import STRATEGIES, Epig, finetune, select
 from bayesvlm.evaluation import balanced_accuracy, nlpd
-from bayesvlm.experiments.adaptation import SCHEMA, Adaptation, Labelled, Protocol, Run, Task, advantage, curves
+from bayesvlm.experiments.adaptation import SCHEMA, Adaptation, Labelled, Run, Schedule, Task, advantage, curves
 from bayesvlm.experiments.earlier import Earlier
 from bayesvlm.report.adaptation import verdicts, write_adaptation
 
 CLASSES = 3
-PROTOCOL = Protocol(
+SCHEDULE = Schedule(
     strategies=("random", "targeted-random", "targeted-bald", "epig"),
     budgets=(3, 8),
     seeds=(0, 1),
@@ -48,12 +48,12 @@ def task() -> Task:
 
 
 def test_a_point_is_choosing_tuning_and_measuring(vlm: BayesVLM, task: Task) -> None:
-    runs = Adaptation(vlm, task, PROTOCOL).run()
-    assert [(run.strategy, run.seed) for run in runs] == [(s, seed) for s in PROTOCOL.strategies for seed in (0, 1)]
+    runs = Adaptation(vlm, task, SCHEDULE).run()
+    assert [(run.strategy, run.seed) for run in runs] == [(s, seed) for s in SCHEDULE.strategies for seed in (0, 1)]
     run = next(run for run in runs if (run.strategy, run.seed) == ("epig", 1))
     picks = select(
         vlm, task.pool.features, task.target.features, task.classes, "epig", 8, task.pool.labels, 1,
-        draws=20, options=PROTOCOL.epig,
+        draws=20, options=SCHEDULE.epig,
     )  # fmt: skip
     assert run.picks == picks.tolist()
     chosen = picks[:3]
@@ -73,14 +73,14 @@ def test_a_point_is_choosing_tuning_and_measuring(vlm: BayesVLM, task: Task) -> 
 def test_runs_that_are_there_are_read(
     vlm: BayesVLM, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = Adaptation(vlm, task, PROTOCOL, tmp_path).run()
+    first = Adaptation(vlm, task, SCHEDULE, tmp_path).run()
     assert len(list(tmp_path.glob("*.json"))) == 8
     next(tmp_path.glob("random-1-*.json")).unlink()  # as an interruption would leave it
     next(tmp_path.glob("epig-0-*.json")).write_text("{")
     done: list[tuple[str, int]] = []
     honest = Adaptation._run
     monkeypatch.setattr(Adaptation, "_run", lambda self, s, seed: done.append((s, seed)) or honest(self, s, seed))
-    again = Adaptation(vlm, task, PROTOCOL, tmp_path).run()
+    again = Adaptation(vlm, task, SCHEDULE, tmp_path).run()
     assert done == [("random", 1), ("epig", 0)]
     assert [(run.picks, run.points, run.domains) for run in again] == [
         (run.picks, run.points, run.domains) for run in first
@@ -90,7 +90,7 @@ def test_runs_that_are_there_are_read(
 def test_runs_of_an_earlier_time_are_done_again_once(
     vlm: BayesVLM, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = replace(PROTOCOL, strategies=("random",), seeds=(0,))
+    one = replace(SCHEDULE, strategies=("random",), seeds=(0,))
     Adaptation(vlm, task, one, tmp_path).run()
     earlier, done, honest = Earlier.below(tmp_path), [], Adaptation._run
     monkeypatch.setattr(Adaptation, "_run", lambda self, s, seed: done.append((s, seed)) or honest(self, s, seed))
@@ -111,20 +111,20 @@ def test_runs_of_an_earlier_time_are_done_again_once(
 def test_other_inputs_are_run_again(
     vlm: BayesVLM, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict, redone: set[str]
 ) -> None:
-    Adaptation(vlm, task, PROTOCOL, tmp_path).run()
+    Adaptation(vlm, task, SCHEDULE, tmp_path).run()
     done: set[str] = set()
     honest = Adaptation._run
     monkeypatch.setattr(Adaptation, "_run", lambda self, s, seed: done.add(s) or honest(self, s, seed))
-    Adaptation(vlm, task, replace(PROTOCOL, **change), tmp_path).run()
+    Adaptation(vlm, task, replace(SCHEDULE, **change), tmp_path).run()
     assert done == redone
     done.clear()
-    Adaptation(vlm, task, PROTOCOL, tmp_path).run()
+    Adaptation(vlm, task, SCHEDULE, tmp_path).run()
     assert done == set(), "the first runs are still there"
-    Adaptation(vlm.replace(tau=2.0), task, replace(PROTOCOL, strategies=("random",), seeds=(0,)), tmp_path).run()
+    Adaptation(vlm.replace(tau=2.0), task, replace(SCHEDULE, strategies=("random",), seeds=(0,)), tmp_path).run()
     assert done == {"random"}, "another posterior"
     done.clear()
     elsewhere = replace(task, domains=("here",) * 30)
-    Adaptation(vlm, elsewhere, replace(PROTOCOL, strategies=("random",), seeds=(0,)), tmp_path).run()
+    Adaptation(vlm, elsewhere, replace(SCHEDULE, strategies=("random",), seeds=(0,)), tmp_path).run()
     assert done == {"random"}, "another task"
 
 
@@ -135,7 +135,7 @@ def test_the_search_goes_by_validation(
 
     monkeypatch.setattr(adaptation, "GAMMAS", (1e-3, 1.0))
     monkeypatch.setattr(adaptation, "BETAS", (1.0, 100.0))
-    found = Adaptation(vlm, task, PROTOCOL, tmp_path).search(budget=5)
+    found = Adaptation(vlm, task, SCHEDULE, tmp_path).search(budget=5)
     assert set(found) == {(1e-3, 1.0), (1e-3, 100.0), (1.0, 1.0), (1.0, 100.0)}
     picks = select(
         vlm, task.pool.features, task.target.features, task.classes, "epig", 5, task.pool.labels, 0,
@@ -148,7 +148,7 @@ def test_the_search_goes_by_validation(
     probs = adapted.classify(task.validation.features, task.classes).probs
     assert found[1.0, 100.0] == pytest.approx(nlpd(probs, task.validation.labels).value)
     monkeypatch.setattr(Adaptation, "_run", lambda *_: pytest.fail("this pair was tried already"))
-    assert Adaptation(vlm, task, PROTOCOL, tmp_path).search(budget=5) == found
+    assert Adaptation(vlm, task, SCHEDULE, tmp_path).search(budget=5) == found
 
 
 def made(strategy: str, seed: int, at: float) -> Run:
@@ -179,8 +179,8 @@ def test_curves_and_advantages_pair_the_seeds() -> None:
 
 
 def test_the_page_tells_of_every_strategy(vlm: BayesVLM, task: Task, tmp_path: Path) -> None:
-    protocol = replace(PROTOCOL, strategies=STRATEGIES, budgets=(3, 8))
-    experiment = Adaptation(vlm, task, protocol, tmp_path / "runs")
+    schedule = replace(SCHEDULE, strategies=STRATEGIES, budgets=(3, 8))
+    experiment = Adaptation(vlm, task, schedule, tmp_path / "runs")
     runs = experiment.run()
     answers = experiment.before_and_after(runs)
     assert list(answers) == ["before", "after 8 labels by epig"]

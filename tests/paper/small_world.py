@@ -11,7 +11,7 @@ import torch
 from core.references import normal
 
 from bayesvlm import BayesVLM, Features
-from bayesvlm.experiments.adaptation import Labelled, Protocol, Run, Task
+from bayesvlm.experiments.adaptation import Labelled, Run, Schedule, Task
 from bayesvlm.experiments.earlier import Earlier
 from bayesvlm_paper import labelling
 from bayesvlm_paper.plans import Plan
@@ -60,7 +60,7 @@ class SmallLab:
 
 def quick(patch: pytest.MonkeyPatch) -> None:
     """Few epochs and draws, fast enough for a rate that moves something."""
-    patch.setattr(labelling, "Protocol", partial(Protocol, epochs=4, draws=10, lr=1e-2))
+    patch.setattr(labelling, "Schedule", partial(Schedule, epochs=4, draws=10, lr=1e-2))
 
 
 def run_of(strategy: str, seed: int, nlpd: dict[int, float]) -> Run:

@@ -76,8 +76,8 @@ def test_one_seed_has_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 )
 def test_the_papers_rate_is_for_its_models(tmp_path: Path, model: str, lr: float) -> None:
     made = experiment(SmallLab(tmp_path, (model,)), "small", ("random",))  # type: ignore[arg-type]
-    assert made.protocol.lr == lr
-    assert made.protocol.seeds == (0, 1)
+    assert made.schedule.lr == lr
+    assert made.schedule.seeds == (0, 1)
     assert made.out is not None
     assert made.out.parent.parent == tmp_path / "runs"
     assert made.out.name == "small"

@@ -27,7 +27,7 @@ def test_only_the_distance_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(
         Adaptation,
         "_run",
-        lambda self, s, seed: done.append((self.protocol.metric, s)) or honest(self, s, seed),
+        lambda self, s, seed: done.append((self.schedule.metric, s)) or honest(self, s, seed),
     )
     finding = told(lab, measure, tell)
     assert set(done) == {("cosine", "epig"), ("wasserstein", "targeted-bald"), ("wasserstein", "epig")}

@@ -11,7 +11,7 @@ from bayesvlm.active import Epig, Strategy
 from bayesvlm.active.targeting import Metric
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.evaluation import Estimate
-from bayesvlm.experiments.adaptation import Adaptation, Protocol, Run, Task, curves
+from bayesvlm.experiments.adaptation import Adaptation, Run, Schedule, Task, curves
 from bayesvlm.experiments.zero_shot import place
 from bayesvlm_paper import catalogue
 from bayesvlm_paper.architectures import ARCHITECTURES
@@ -50,12 +50,12 @@ def experiment(
     own = any(same_model(model, shape.model) for shape in ARCHITECTURES.values())
     rate: dict[str, Any] = {"lr": PAPER_LR} if own else {}
     seeds = tuple(range(lab.seeds))
-    protocol = Protocol(
+    schedule = Schedule(
         strategies=tuple(strategies), budgets=budgets(task), seeds=seeds, metric=metric, epig=epig, **rate
     )
     lab.say(f"adapt     {model} to {target}: {', '.join(strategies)} ({metric})")
     folder = place(lab.kept / "runs", model, target).with_suffix("")
-    return Adaptation(lab.vlm(model), task, protocol, folder, lab.earlier)
+    return Adaptation(lab.vlm(model), task, schedule, folder, lab.earlier)
 
 
 def budgets(task: Task) -> tuple[int, ...]:
@@ -80,7 +80,7 @@ def protocol_numbers(run: Adaptation) -> dict[str, Any]:
     """How it was done, for json."""
     kept = ("budgets", "seeds", "draws", "metric", "lr", "epochs", "batch", "weight_decay")
     sizes = {"pool": len(run.task.pool), "target": len(run.task.target), "validation": len(run.task.validation)}
-    return {**{name: getattr(run.protocol, name) for name in kept}, "epig": asdict(run.protocol.epig), "images": sizes}
+    return {**{name: getattr(run.schedule, name) for name in kept}, "epig": asdict(run.schedule.epig), "images": sizes}
 
 
 def curve_numbers(runs: Sequence[Run]) -> dict[str, Any]:
@@ -97,9 +97,9 @@ def curve_numbers(runs: Sequence[Run]) -> dict[str, Any]:
 # Words ----------------------------------------------------------------------------------------------------------------
 
 
-def about_seeds(protocol: Mapping[str, Any]) -> str:
+def about_seeds(schedule: Mapping[str, Any]) -> str:
     """How far the standard errors are to be trusted."""
-    count = len(protocol["seeds"])
+    count = len(schedule["seeds"])
     if count == 1:
         return "One seed, which has no standard error."
     crude = ": a crude measure from so few" if count < 5 else ""

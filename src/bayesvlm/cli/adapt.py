@@ -81,7 +81,7 @@ def adapt(
     from bayesvlm.artifacts.files import check_writable
     from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.data.cache import FeatureCache
-    from bayesvlm.experiments.adaptation import Adaptation, Protocol
+    from bayesvlm.experiments.adaptation import Adaptation, Schedule
     from bayesvlm.experiments.feature_store import FeatureStore
     from bayesvlm.images.files import describe_skipped
     from bayesvlm.report.adaptation import verdicts, write_adaptation
@@ -102,7 +102,7 @@ def adapt(
     if search and "epig" not in named:
         raise BayesVLMError("--search is for EPIG's gamma and beta; add epig to --strategies, or leave --search out.")
     tasks = _tasks(domains, target, classes, root, template, strict)
-    protocol = Protocol(
+    schedule = Schedule(
         strategies=named,  # type: ignore[arg-type]
         budgets=tasks.budgets if budgets is None else _budgets(budgets),
         seeds=tuple(range(seeds)),
@@ -118,9 +118,9 @@ def adapt(
         "fine-tuning": f"lr {lr:g}, {epochs} epochs",
         "EPIG": "searched" if search else f"gamma {options.gamma:g}, beta {options.beta:g}",
         "targets": list(tasks.targets),
-        "strategies": list(protocol.strategies),
-        "budgets": list(protocol.budgets),
-        "seeds": list(protocol.seeds),
+        "strategies": list(schedule.strategies),
+        "budgets": list(schedule.budgets),
+        "seeds": list(schedule.seeds),
     }
     check_replaces(check_writable(out) / "report.html", asked, overwrite)
     vlm = BayesVLM.from_pretrained(posterior, model=model, device=device, strict=strict)
@@ -133,12 +133,12 @@ def adapt(
         task = tasks.make(encoder, name)
         if task.skipped and not found:  # all targets have the same pool
             remark(describe_skipped(task.skipped))
-        run = Adaptation(vlm, task, protocol, out / name)
+        run = Adaptation(vlm, task, schedule, out / name)
         if search:
             tried = run.search()
             best = min(tried, key=lambda pair: tried[pair])
             remark(f"{name}: validation NLPD {tried[best]:.3f} with gamma {best[0]:g}, beta {best[1]:g}")
-            chosen = replace(protocol, epig=replace(options, gamma=best[0], beta=best[1]))
+            chosen = replace(schedule, epig=replace(options, gamma=best[0], beta=best[1]))
             run = Adaptation(vlm, task, chosen, out / name)
         found[name], counts[name] = run.run(), len(task.classes)
         answers[name] = run.before_and_after(found[name])

@@ -97,7 +97,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Protocol:
+class Schedule:
     """How the experiment is done. Budgets, epochs, batch and weight decay are the paper's; its lr is 1e-5."""
 
     strategies: tuple[Strategy, ...] = STRATEGIES
@@ -133,7 +133,7 @@ class Run:
 
 
 class Adaptation:
-    """One model and one task, under one protocol.
+    """One model and one task, under one schedule.
 
     Args:
         vlm: a fitted model.
@@ -145,13 +145,13 @@ class Adaptation:
         self,
         vlm: BayesVLM,
         task: Task,
-        protocol: Protocol | None = None,
+        schedule: Schedule | None = None,
         out: Path | None = None,
         earlier: Earlier | None = None,
     ) -> None:
-        self.vlm, self.task, self.protocol, self.out = vlm, task, protocol or Protocol(), out
+        self.vlm, self.task, self.schedule, self.out = vlm, task, schedule or Schedule(), out
         self.earlier = earlier or Earlier()
-        largest = max(self.protocol.budgets)
+        largest = max(self.schedule.budgets)
         if largest > len(task.pool):
             raise BayesVLMError(
                 f"The largest budget is {largest} and the pool of {task.name} has {len(task.pool)} images; take "
@@ -160,7 +160,7 @@ class Adaptation:
 
     def run(self, progress: bool | None = None) -> list[Run]:
         """Every strategy with every seed; those that are there already are read."""
-        wanted = list(product(self.protocol.strategies, self.protocol.seeds))
+        wanted = list(product(self.schedule.strategies, self.schedule.seeds))
         runs = []
         with progress_bar(f"adapting to {self.task.name}", total=len(wanted), unit="runs", show=progress) as advance:
             for strategy, seed in wanted:
@@ -175,16 +175,16 @@ class Adaptation:
     def search(self, budget: int = 50, seed: int = 0, progress: bool | None = None) -> dict[tuple[float, float], float]:
         """Validation NLPD after EPIG with every gamma and beta of the paper's grid; kept as other runs are.
 
-        With fewer labels than `budget` where the protocol's largest is smaller.
+        With fewer labels than `budget` where the schedule's largest is smaller.
         """
         found = {}
-        budget = min(budget, max(self.protocol.budgets))
+        budget = min(budget, max(self.schedule.budgets))
         pairs = list(product(GAMMAS, BETAS))
         with progress_bar("searching gamma and beta", total=len(pairs), unit="pairs", show=progress) as advance:
             for gamma, beta in pairs:
-                options = replace(self.protocol.epig, gamma=gamma, beta=beta)
-                protocol = replace(self.protocol, strategies=("epig",), budgets=(budget,), seeds=(seed,), epig=options)
-                (run,) = Adaptation(self.vlm, self.task, protocol, self.out, self.earlier).run(progress=False)
+                options = replace(self.schedule.epig, gamma=gamma, beta=beta)
+                schedule = replace(self.schedule, strategies=("epig",), budgets=(budget,), seeds=(seed,), epig=options)
+                (run,) = Adaptation(self.vlm, self.task, schedule, self.out, self.earlier).run(progress=False)
                 found[gamma, beta] = run.points[budget]["validation_nlpd"]
                 advance(1)
         return found
@@ -212,15 +212,15 @@ class Adaptation:
     # One run ---------------------------------------------------------------------------------------------------------
 
     def _run(self, strategy: Strategy, seed: int) -> Run:
-        picks, seconds = self._choose(strategy, seed, max(self.protocol.budgets), self.protocol.epig)
+        picks, seconds = self._choose(strategy, seed, max(self.schedule.budgets), self.schedule.epig)
         points = {0: self._scores(self.vlm)}
-        for budget in self.protocol.budgets:
+        for budget in self.schedule.budgets:
             points[budget] = self._scores(self._finetune(picks[:budget], seed))
         domains = Counter(self.task.domains[pick] for pick in picks) if self.task.domains else {}
         return Run(strategy, seed, picks, points, dict(domains), seconds)
 
     def _choose(self, strategy: Strategy, seed: int, budget: int, options: Epig) -> tuple[list[int], dict[str, float]]:
-        task, protocol = self.task, self.protocol
+        task, schedule = self.task, self.schedule
         chosen = rank(
             self.vlm,
             task.pool.features,
@@ -230,15 +230,15 @@ class Adaptation:
             budget,
             task.pool.labels,
             seed,
-            draws=protocol.draws,
-            metric=protocol.metric,
+            draws=schedule.draws,
+            metric=schedule.metric,
             options=options,
             progress=False,
         )
         return chosen.indices.tolist(), chosen.seconds
 
     def _finetune(self, picks: Sequence[int], seed: int, method: Method = "probcosine") -> BayesVLM:
-        task, protocol = self.task, self.protocol
+        task, schedule = self.task, self.schedule
         rows = torch.tensor(picks)
         return finetune(
             self.vlm,
@@ -246,11 +246,11 @@ class Adaptation:
             task.pool.labels[rows],
             task.classes,
             (task.validation.features, task.validation.labels),
-            protocol.lr,
+            schedule.lr,
             seed,
-            epochs=protocol.epochs,
-            batch=protocol.batch,
-            weight_decay=protocol.weight_decay,
+            epochs=schedule.epochs,
+            batch=schedule.batch,
+            weight_decay=schedule.weight_decay,
             method=method,
         )
 
@@ -271,9 +271,9 @@ class Adaptation:
 
     def inputs(self, strategy: str) -> dict[str, Any]:
         """What a run depends on beside its seed; two runs with equal inputs and seed are equal."""
-        protocol = asdict(self.protocol)
-        kept = {name: protocol[name] for name in protocol if name not in ("strategies", "seeds", "epig")}
-        kept |= {"epig": protocol["epig"]} if strategy == "epig" else {}
+        schedule = asdict(self.schedule)
+        kept = {name: schedule[name] for name in schedule if name not in ("strategies", "seeds", "epig")}
+        kept |= {"epig": schedule["epig"]} if strategy == "epig" else {}
         return json.loads(json.dumps({**self._model, "protocol": kept}))  # type: ignore[no-any-return]
 
     @cached_property
@@ -294,7 +294,7 @@ class Adaptation:
         }
 
     def _place(self, strategy: str, seed: int) -> Path | None:
-        """Named by what it was made from too: another model, task or protocol does not replace it."""
+        """Named by what it was made from too: another model, task or schedule does not replace it."""
         if self.out is None:
             return None
         identity = hashlib.sha256(json.dumps(self.inputs(strategy), sort_keys=True).encode()).hexdigest()

@@ -28,7 +28,7 @@ def measure(lab: Lab) -> Numbers:
     numbers: Numbers = {}
     for target in labelling.targets(lab) if lab.models else ():
         adaptation = labelling.experiment(lab, target, labelling.STRATEGIES)
-        scores = measured(adaptation.run(), adaptation.protocol.budgets)
+        scores = measured(adaptation.run(), adaptation.schedule.budgets)
         numbers[target] = {"protocol": labelling.protocol_numbers(adaptation), **scores}
     return numbers
 
