@@ -26,7 +26,9 @@ def to_pixels(images: Sequence[Image.Image], size: int) -> Tensor:  # [N, 3, siz
         images: RGB, as `bayesvlm.images.decoding.to_rgb` makes them.
         size: `config.image_size` of the model.
     """
-    pixels: Tensor = _processor(size)(list(images), return_tensors="pt")["pixel_values"]
+    # Said outright, because an image one or three pixels high is otherwise taken for channels-first.
+    made = _processor(size)(list(images), return_tensors="pt", input_data_format="channels_last")
+    pixels: Tensor = made["pixel_values"]
     return pixels
 
 
