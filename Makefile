@@ -37,7 +37,7 @@ test-openclip: $(OPENCLIP)/.installed  ## the adapter of open_clip, in an enviro
 test-wheel:  ## build the three wheels, install the library alone, then with its extras, and use them
 	@$(PYTHON) tests/wheels/check.py
 
-lint: $(VENV)/.installed  ## ruff, mypy (strict on core), the import contract of the rooms
+lint: $(VENV)/.installed  ## ruff, mypy (strict on core, evaluation, artifacts, active and BayesVLM), the import contract of the rooms
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy

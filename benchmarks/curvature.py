@@ -71,7 +71,7 @@ def main() -> None:
     slow = seconds["per sample"] / slow_rows
     slow_error = relative_error(per_sample(source[:checked_rows], target), reference)
     figures["per_sample"] = {"milliseconds_per_row": 1e3 * slow, "relative_error": slow_error}
-    print(f"per sample, float32: {1e3 * slow:.4g} ms a row, relative error {slow_error:.1e}")
+    print(f"per sample, float32: {1e3 * slow:.4g} ms per row, relative error {slow_error:.1e}")
     for precision in precisions:
         value = infonce_curvature(source[:checked_rows], target, SCALE, precision=precision)
         eigenvalues = torch.linalg.eigvalsh(infonce_curvature(source, target, SCALE, precision=precision))

@@ -433,3 +433,35 @@ def test_a_notebook_shows_bars_intervals_and_the_split() -> None:
     assert "monte_carlo" not in prediction.__dict__, "only the rows that are shown are drawn for"
     for held in (prediction.moments, vlm.embed_images(images), vlm):
         assert len(held._repr_html_()) < 12_000
+
+
+# Nothing stale -------------------------------------------------------------------------------------------------------
+
+
+def test_provenance_says_nothing_of_a_tau_that_is_gone() -> None:
+    vlm = projections()
+    vlm.tune(*labelled(vlm), taus=[1.0], refine=False, provenance={"tuned_on": "a test"})
+    for other in (vlm.replace(tau=3.0), vlm.replace(link="centred"), vlm.with_factors(projections().factors)):
+        assert not {"tuned_on", "validation_nlpd"} & other.provenance.keys()
+    assert vlm.replace(tau=3.0).provenance["pairs"] == 100
+    assert vlm.with_factors(projections().factors).provenance == {}
+    facts = {"nested": {"list": [1]}}
+    noted = vlm.with_provenance(**facts)
+    facts["nested"]["list"].append(2)
+    assert noted.provenance["nested"] == {"list": [1]}
+
+
+def test_nothing_is_deleted() -> None:
+    vlm = projections().replace(tau=5.0)
+    with pytest.raises(BayesVLMError, match=r"vlm\.settings is read-only"):
+        del vlm.settings
+    assert vlm.tau == 5.0
+
+
+def test_masks_and_steps_choose_rows() -> None:
+    prediction = predict(projections(), inputs=6)
+    assert torch.equal(prediction[::-1].probs, prediction.probs.flip(0))
+    assert torch.equal(prediction[-1].probs, prediction.probs[-1:])
+    assert len(prediction[[]]) == 0
+    with pytest.raises(BayesVLMError, match=r"The mask has shape \[4\], but there are 6 rows"):
+        prediction[torch.tensor([True] * 4)]

@@ -153,3 +153,43 @@ def test_mistakes_are_said_before_anything_is_read(vlm: BayesVLM, paths: list[Pa
     bare = BayesVLM.from_projections(torch.ones(4, 3), torch.ones(4, 2), 2.0)
     with pytest.raises(BayesVLMError, match="no posterior yet"):
         next(iter(bare.stream(Features(torch.ones(2, 3)), Features(torch.ones(2, 2)))))
+
+
+def test_a_dataset_ends_at_its_length(vlm: BayesVLM, paths: list[Path]) -> None:
+    """One that is indexed beyond its length, as some are, is not read beyond it."""
+
+    class Wrapping:
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, index: int) -> Path:
+            return paths[index % 4]
+
+    probs, places, _ = joined(vlm.stream(Wrapping(), TEXTS, batch_size=3))
+    assert places == [0, 1, 2, 3]
+    torch.testing.assert_close(probs, vlm.classify(paths[:4], TEXTS).probs, rtol=0, atol=1e-5)
+
+
+def test_a_fit_meanwhile_does_not_change_the_rest_of_a_stream(vlm: BayesVLM, paths: list[Path]) -> None:
+    own = vlm.copy()
+    stream = own.stream(paths, TEXTS, batch_size=4)
+    first = next(stream).probs
+    own.fit([([picture(seed) for seed in range(100, 140)], [TEXTS[seed % 6] for seed in range(40)])], progress=False)
+    probs = torch.cat([first, *(each.probs for each in stream)])
+    torch.testing.assert_close(probs, vlm.classify(paths, TEXTS).probs, rtol=0, atol=1e-5)
+
+
+def test_nothing_is_encoded_without_a_posterior(vlm: BayesVLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert vlm.adapter is not None
+    monkeypatch.setattr(type(vlm.adapter), "forward_pixels", lambda *_: pytest.fail("encoded"))
+    with pytest.raises(BayesVLMError, match="no posterior yet"):
+        vlm.without_posterior().classify([picture(0)], TEXTS)
+
+
+def test_ready_pixels_are_fitted_on(vlm: BayesVLM) -> None:
+    assert vlm.adapter is not None
+    images, texts = [picture(seed) for seed in range(60)], [TEXTS[seed % 6] for seed in range(60)]
+    ready = vlm.adapter.preprocessor.to_pixels([vlm.read_image(image) for image in images])
+    fitted = vlm.without_posterior().fit([(ready, texts)], progress=False)
+    expected = vlm.without_posterior().fit([(images, texts)], progress=False)
+    torch.testing.assert_close(fitted.factors["image"].A, expected.factors["image"].A, rtol=1e-5, atol=1e-5)

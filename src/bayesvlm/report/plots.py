@@ -339,7 +339,7 @@ def arrange(panels: int, width: float, panel: float) -> tuple[int, int]:
 
 
 def _rows(axes: Axes, names: Sequence[str], letters: int | None) -> None:
-    """One row a name, the first on top, every other on a band; names at the left, in lines of so many letters.
+    """One row per name, the first on top, every other on a band; names at the left, in lines of so many letters.
 
     A line is a text of its own: lines of one text are placed by the widths of matplotlib's font, not the page's.
     """

