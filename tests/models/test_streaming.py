@@ -446,7 +446,9 @@ def test_workers_where_they_are_worth_it(monkeypatch: pytest.MonkeyPatch) -> Non
     assert module.choose_workers(100, 2**20) == 0, "few"
     assert module.choose_workers(None, 2**20) == module.choose_workers(10_000, 2**20) == 3
     assert module.choose_workers(10_000, 2**27) == 0, "shared memory is too small"
+    for cores, workers in ((64, 8), (3, 2), (2, 0), (1, 0)):
+        monkeypatch.setattr(module, "_cores", lambda cores=cores: cores)
+        assert module.choose_workers(None, 2**20) == workers
     monkeypatch.setattr(module, "_cores", lambda: 64)
-    assert module.choose_workers(None, 2**20) == 8
     monkeypatch.setattr(module, "_FORK", False)
     assert module.choose_workers(None, 2**20) == 0

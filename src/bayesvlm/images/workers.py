@@ -36,6 +36,7 @@ Batch = TypeVar("Batch")
 _THREADS = 4  # that prepare inputs where no worker processes do
 _AHEAD = 2  # batches that each worker process may be ahead
 _FEW = 512  # inputs that are done sooner than worker processes are worth it
+_LEAST = 2  # worker processes: one alone takes more from the encoder than threads do
 _MOST = 8  # workers, where the caller does not say
 _FORK = (
     "fork" in multiprocessing.get_all_start_methods() and sys.platform != "darwin"
@@ -49,9 +50,10 @@ _ENDED = (
 def choose_workers(count: int | None, batch_bytes: int) -> int:
     """How many worker processes to have where the caller does not say; 0 is threads of this process.
 
-    As many as there are cores but one, at most eight, where that is quick and safe: not for a few inputs, nor on
-    systems where a process cannot be forked (a new one would run the caller's script again), nor in a thread or in a
-    worker of somebody else's, nor where too little shared memory is left for the batches, as in many containers.
+    As many as there are cores but one, at most eight, where that is quick and safe: not for a few inputs, nor on one or
+    two cores, where threads leave more to the encoder than a process does (benchmarks/stream.py), nor on systems where
+    a process cannot be forked (a new one would run the caller's script again), nor in a thread or in a worker of
+    somebody else's, nor where too little shared memory is left for the batches, as in many containers.
 
     Args:
         count: of inputs; None where it is not known, which is taken for many.
@@ -59,9 +61,9 @@ def choose_workers(count: int | None, batch_bytes: int) -> int:
     """
     few = count is not None and count < _FEW
     elsewhere = threading.current_thread() is not threading.main_thread() or multiprocessing.current_process().daemon
-    if few or elsewhere or not _FORK:
-        return 0
     workers = min(_cores() - 1, _MOST)
+    if few or elsewhere or not _FORK or workers < _LEAST:
+        return 0
     return workers if workers * (_AHEAD + 1) * batch_bytes < _shared_memory() else 0
 
 
