@@ -376,8 +376,9 @@ def test_the_caller_s_random_numbers_are_left_alone(clip: Adapter, files: list[P
 
 
 INTERRUPTED = """
-import sys
+import signal, sys
 from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its background jobs ignore it
 from bayesvlm.models import load_adapter
 from bayesvlm.models.streaming import stream_features
 
