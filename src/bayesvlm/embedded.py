@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
-from bayesvlm.core.errors import NotInstalledError
+from bayesvlm.core.errors import BayesVLMError
 
 PACKAGE = "bayesvlm_world"
 MODELS = ("emoji-clip", "emoji-clip-colour", "emoji-prolip", "emoji-siglip")
@@ -44,7 +44,7 @@ def world(what: str) -> ModuleType:
         what: that is asked for, to begin the sentence with where the world is not installed.
     """
     if world_folder() is None:
-        raise NotInstalledError(
+        raise BayesVLMError(
             f"{what} comes with the embedded world, which is not installed: `pip install 'bayesvlm[world]'`."
         )
     return import_module(PACKAGE)

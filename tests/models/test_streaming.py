@@ -6,6 +6,7 @@ import gc
 import io
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -413,7 +414,7 @@ def test_no_process_is_left_behind(tmp_path: Path, files: list[Path], number: si
     _, err = running.communicate(timeout=60)
     assert running.returncode != 0
     if number == signal.SIGINT:
-        assert err.count("Traceback") == 1, "of the process that was interrupted, none of its workers"
+        assert not re.search(r"^Process \S+:$", err, re.MULTILINE), "a worker that was interrupted says nothing"
         assert "KeyboardInterrupt" in err
     deadline = time.monotonic() + 30
     while group_is_alive(running.pid) and time.monotonic() < deadline:

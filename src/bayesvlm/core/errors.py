@@ -20,10 +20,6 @@ class ReadOnlyError(BayesVLMError, AttributeError):
     """An attribute that cannot be set: an AttributeError too, as Python's own read-only objects raise."""
 
 
-class NotInstalledError(BayesVLMError, AttributeError):
-    """What comes with a distribution that is not installed: an AttributeError too, so that `hasattr` answers."""
-
-
 class BayesVLMWarning(UserWarning):
     """Something that may be right and deserves a look: the message says what, what it means and what to do."""
 
