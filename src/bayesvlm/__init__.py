@@ -2,6 +2,7 @@
 
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # for editors and type checkers; at run time `__getattr__` does the same, later
@@ -26,7 +27,7 @@ _HOME = {
 }
 """The public names, and where each lives."""
 
-__all__ = [*_HOME, "world"]
+__all__ = [*_HOME, *(["world"] if find_spec("bayesvlm_world") else [])]
 try:
     __version__ = version("bayesvlm")
 except PackageNotFoundError:  # a source tree on the path, never installed
