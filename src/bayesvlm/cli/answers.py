@@ -61,7 +61,11 @@ class Resumed:
 
 
 def shown_path(path: Path) -> str:
-    """A path as text that any file can hold: bytes of its name that are no UTF-8 as backslashes and digits."""
+    r"""A path as text that any file can hold: bytes of its name that are no UTF-8 as backslashes and digits.
+
+    >>> print(shown_path(Path(os.fsdecode(b"photos/\xff.png"))))
+    photos/\xff.png
+    """
     return str(path).encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
