@@ -1,0 +1,1 @@
+"""Decisions at a chosen rate: thresholds that keep a promise."""

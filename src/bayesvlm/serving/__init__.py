@@ -1,0 +1,1 @@
+"""The interfaces people already have: transformers' pipeline, scikit-learn's estimators, ONNX."""
