@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
@@ -15,7 +16,7 @@ from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.features import Features
 from bayesvlm.core.prediction import Prediction
 from bayesvlm.core.settings import Link
-from bayesvlm.predicting import Method
+from bayesvlm.predicting import Method, check_method
 from bayesvlm.prompts import ClassNames, ClassPrompts, Templates
 from bayesvlm.serving.estimator_inputs import images_of, pairs_of
 from bayesvlm.vlm import BayesVLM
@@ -37,8 +38,8 @@ from bayesvlm.serving.estimator_labels import LabelSpace, checked_labels, label_
 class BayesianZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A vision-language model that classifies images by the names of the classes, with scikit-learn's interface.
 
-    X is a list, array or column of images or paths, an array of images [N, H, W, 3], Features, or a table of activations
-    [N, p]. Labels are names, or their numbers in `classes`.
+    X is a list, array or column of images or paths, an array of images [N, H, W, 3], Features, or a table of
+    activations [N, p]. Labels are names, or their numbers in `classes`.
 
     Args:
         model: a BayesVLM, which is never changed, or what `BayesVLM.from_pretrained` takes; the last model that was
@@ -97,8 +98,8 @@ class BayesianZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignor
         """Get ready to predict; what is learnt on the way depends on what is given.
 
         `fit()` takes the posterior as the model has it; `fit(X, y)` chooses tau by the labels (with `tune`, a posterior
-        that has a tau, and the method that uses it); `fit(pairs)` estimates a posterior from batches of (images, texts),
-        as `BayesVLM.fit` does. Images without labels teach nothing. The encoder is never trained.
+        that has a tau, and the method that uses it); `fit(pairs)` estimates a posterior from batches of (images,
+        texts), as `BayesVLM.fit` does. Images without labels teach nothing. The encoder is never trained.
         """
         pairs = None if y is not None else pairs_of(X)
         images = None if X is None or pairs is not None else self._images(X, reset=True)
@@ -108,33 +109,31 @@ class BayesianZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignor
                 raise BayesVLMError("There are labels but no images: fit(X, y) takes both, and fit() takes none.")
             check_consistent_length(X, labels)
         space, prompts = self._classes(labels)
-        vlm = self._vlm()
+        vlm = self._vlm() if self.link is None else self._vlm().replace(link=self.link)
         if pairs is not None:
             vlm.fit(pairs, self.negatives, progress=self.verbose)
-        if self.link is not None:
-            vlm = vlm.replace(link=self.link)
+        check_method(vlm, self.method)
         texts = vlm.class_features(prompts, self.templates, progress=self.verbose)
         columns = texts[torch.from_numpy(space.order)]
         if labels is not None:
             self._learn(vlm, images, labels, columns, space)
-        _ = vlm.posterior  # without one there is nothing to predict with
         self.classes_, self.model_ = space.labels, vlm
         self._space, self._texts = space, columns
         return self
 
     def prediction(self, X: Any) -> Prediction:
-        """All that the model says of every image: the moments of the cosines, `.epistemic`, intervals, `label_probs`."""
+        """All that the model says of every image: the moments of the cosines, `.epistemic`, `.label_probs`."""
         check_is_fitted(
             self,
             "model_",
-            msg="This %(name)s is not fitted yet; call fit() to use the model's posterior as it is, fit(X, y) to choose "
-            "tau by labels, or fit(pairs) to estimate a posterior.",
+            msg="This %(name)s is not fitted yet; call fit() to use the model's posterior as it is, fit(X, y) to "
+            "choose tau by labels, or fit(pairs) to estimate a posterior.",
         )
         images = self._images(X, reset=False)
         found = self.model_.classify(
             images, self._texts, method=self.method, batch_size=self.batch_size, progress=self.verbose
         )
-        return Prediction(**{**_fields(found), "classes": tuple(self._space.column_names())})
+        return replace(found, classes=tuple(self._space.column_names()))
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:  # [N, C]
         """Probability of every class, in the order of `classes_`."""
@@ -164,8 +163,11 @@ class BayesianZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignor
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Accuracy; labels may be names or numbers, whichever `predict` returns."""
-        columns = self.predict_proba(X).argmax(axis=1)
-        return float(accuracy_score(self._space.columns(checked_labels(y)), columns, sample_weight=sample_weight))
+        predicted, labels = self.predict_proba(X).argmax(axis=1), checked_labels(y)
+        true = self._space.columns(labels)
+        if (true < 0).all():
+            self._space.known(labels)  # which says why
+        return float(accuracy_score(true, predicted, sample_weight=sample_weight))
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -211,8 +213,8 @@ class BayesianZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignor
         features = vlm.image_features(images, batch_size=self.batch_size, progress=self.verbose)
         if space.seem_encoded(columns, vlm.logits(features, texts).argmax(dim=1).cpu().numpy()):
             raise BayesVLMError(
-                "y holds numbers, and what the images show is the names in alphabetical order by these numbers, which is "
-                "how scikit-learn encodes string labels; pass classes in alphabetical order: sorted(classes)."
+                "y holds numbers, and the images show that they count the names in alphabetical order, which is how "
+                "scikit-learn encodes string labels; pass classes in alphabetical order, too: sorted(classes)."
             )
         if tunable:
             vlm.tune(features, torch.from_numpy(columns), texts, progress=self.verbose)
@@ -248,8 +250,3 @@ def _has_tau(vlm: BayesVLM) -> bool:
     except BayesVLMError:
         return False
     return True
-
-
-def _fields(prediction: Prediction) -> dict[str, Any]:
-    names = ("probs", "moments", "draws", "label_link")
-    return {name: getattr(prediction, name) for name in names}

@@ -23,10 +23,9 @@ _EXPECTED = (
 
 
 def images_of(X: Any) -> Any:
-    """What a BayesVLM takes for X; None where X is a table of numbers, the rows of which are activations.
-
-    Slices that scikit-learn made are put together again: of Features it makes a list of single rows.
-    """
+    """What a BayesVLM takes for X; None where X is a table of numbers, the rows of which are activations."""
+    if X is None:
+        raise BayesVLMError(f"X is None; pass {_EXPECTED}.")
     if isinstance(X, Features):
         return _some(X)
     if isinstance(X, _ONE):
@@ -49,7 +48,7 @@ def pairs_of(X: Any) -> Any:
 
     Tuples of two are never images, and what cannot be indexed (a loader, a generator) can be nothing but pairs.
     """
-    if isinstance(X, Features | Mapping | Tensor | _ONE) or hasattr(X, "shape"):
+    if isinstance(X, (Features, Mapping, Tensor, *_ONE)) or hasattr(X, "shape"):
         return None
     if isinstance(X, Sequence):
         return X if len(X) and isinstance(X[0], tuple) and len(X[0]) == 2 else None
@@ -70,8 +69,6 @@ def _of_table(X: Any) -> Any:
 
 def _of_list(X: Sequence[Any]) -> Any:
     first = _some(X)[0]
-    if isinstance(first, Features):
-        return Features.concatenate(list(X))
     if isinstance(first, Number) or (isinstance(first, list | tuple) and first and isinstance(first[0], Number)):
         return None
     if isinstance(first, np.ndarray | Tensor) and first.ndim == 1:  # rows of activations
@@ -80,6 +77,10 @@ def _of_list(X: Sequence[Any]) -> Any:
 
 
 def _of_array(X: np.ndarray[Any, Any]) -> Any:
+    if X.dtype.kind == "S":
+        raise BayesVLMError(
+            "X is a numpy array of bytes, which numpy cuts off at zeros; pass a list, or an array with dtype=object."
+        )
     if X.dtype.kind in "OUT" and (X.ndim == 1 or (X.ndim == 2 and X.shape[1] == 1)) and X.size:
         items = X.ravel().tolist()
         return None if isinstance(items[0], Number) else items

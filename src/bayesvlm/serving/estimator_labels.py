@@ -55,13 +55,14 @@ class LabelSpace:
         unknown = sorted({str(label) for label in y[found < 0].tolist()})
         if not unknown:
             return found
-        shown = ", ".join(map(repr, unknown[:5])) if _are_names(y) else ", ".join(unknown[:5])
         few = ", ".join(map(repr, self.labels[:5].tolist())) + (", ..." if len(self.labels) > 5 else "")
-        captions = "; captions go in pairs: fit([(X, y)])" if _are_names(y) else ""
-        raise BayesVLMError(
-            f"y has labels that none of the {len(self.labels)} classes ({few}) has: {shown}; spell them as in classes"
-            f"{captions}."
-        )
+        shown, remedy = ", ".join(unknown[:5]), f"number them from 0 to {len(self.labels) - 1}"
+        if _are_names(y):
+            shown = ", ".join(map(repr, unknown[:5]))
+            remedy = "spell them as in classes, or if they are captions, fit([(X, y)])"
+        elif not self.indexed:
+            remedy = "use those that classes has"
+        raise BayesVLMError(f"y has labels that none of the {len(self.labels)} classes ({few}) has: {shown}; {remedy}.")
 
     @property
     def ambiguous(self) -> bool:
@@ -106,11 +107,11 @@ def label_space(classes: Any, names: tuple[str, ...] | None, y: Labels | None) -
         if names is None:
             raise BayesVLMError("y holds names, but the classes are Features, which have none; pass integers from 0.")
         return _sorted(np.array(names, dtype=object if y.dtype == object else None), names)
-    count = len(classes)
-    if y is not None or names is None:
-        numbers = np.arange(count) if y is None or (y.dtype.kind == "b" and count > 2) else np.arange(count, dtype=y.dtype)
-        return LabelSpace(numbers, np.arange(count), names, indexed=True)
-    return LabelSpace(np.array(names), np.arange(count), names)
+    places = np.arange(len(classes))
+    if y is None:
+        return LabelSpace(places if names is None else np.array(names), places, names)
+    numbers = places.astype(y.dtype)
+    return LabelSpace(numbers if (numbers == places).all() else places, places, names, indexed=True)
 
 
 def named_after(y: Labels | None, templates: Any) -> dict[Any, str]:
@@ -119,8 +120,9 @@ def named_after(y: Labels | None, templates: Any) -> dict[Any, str]:
         raise BayesVLMError("There are no classes: pass classes=[...], or labels as y, which then name the classes.")
     if not _are_names(y) and templates is None:
         raise BayesVLMError(
-            "y holds numbers, and classes=None takes the labels for the names of the classes; pass classes=[...] in the "
-            "order of the numbers, or templates= in which a number makes sense, such as 'the digit {c}'."
+            "y holds numbers, perhaps because scikit-learn encoded the names (as cross_val_predict does), and "
+            "classes=None takes labels for the names of the classes; pass classes=[...] in the order of the numbers, "
+            "or templates= in which a number makes sense, such as 'the digit {c}'."
         )
     return {label: str(label) for label in np.unique(y).tolist()}
 
