@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.core.errors import BayesVLMError, BayesVLMWarning
 from bayesvlm.core.features import Features
 from bayesvlm.core.prediction import Prediction
 from bayesvlm.core.settings import Link
@@ -109,6 +110,13 @@ class BayesianZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignor
                 raise BayesVLMError("There are labels but no images: fit(X, y) takes both, and fit() takes none.")
             check_consistent_length(X, labels)
         space, prompts = self._classes(labels)
+        if labels is None and space.unsorted:
+            warnings.warn(
+                "There are no labels, so the columns of probabilities are in the order of the classes as given; "
+                "scikit-learn's tools expect those of names in alphabetical order: pass sorted(classes), or labels.",
+                BayesVLMWarning,
+                stacklevel=2,
+            )
         vlm = self._vlm() if self.link is None else self._vlm().replace(link=self.link)
         if pairs is not None:
             vlm.fit(pairs, self.negatives, progress=self.verbose)

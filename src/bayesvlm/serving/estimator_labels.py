@@ -65,6 +65,11 @@ class LabelSpace:
         raise BayesVLMError(f"y has labels that none of the {len(self.labels)} classes ({few}) has: {shown}; {remedy}.")
 
     @property
+    def unsorted(self) -> bool:
+        """Whether the labels are names in another order than the alphabet's, which is scikit-learn's."""
+        return _are_names(self.labels) and bool((self.labels[1:] < self.labels[:-1]).any())
+
+    @property
     def ambiguous(self) -> bool:
         """Whether numbers could mean names in another order: scikit-learn's own is the alphabet's."""
         return self.indexed and self.names is not None and list(self.names) != sorted(self.names)
