@@ -1,6 +1,7 @@
 """The interfaces people already have: transformers' pipeline, scikit-learn's estimators, ONNX."""
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # for editors and type checkers; at run time `__getattr__` does the same, later
@@ -9,7 +10,7 @@ if TYPE_CHECKING:  # for editors and type checkers; at run time `__getattr__` do
 _HOME = {"BayesianZeroShotClassifier": "bayesvlm.serving.estimator"}
 """The public names, and where each lives: each needs an extra that the others do without."""
 
-__all__ = ["BayesianZeroShotClassifier"]
+__all__ = [*(["BayesianZeroShotClassifier"] if find_spec("sklearn") else [])]
 
 
 def __dir__() -> list[str]:
