@@ -166,6 +166,14 @@ def test_grey_images_in_an_array(ready: BayesianZeroShotClassifier, emoji: Bayes
     np.testing.assert_allclose(ready.predict_proba(grey), expected, atol=2e-5)
 
 
+def test_a_later_fit_forgets_the_table_of_an_earlier_one(emoji: BayesVLM, drawings: Drawings) -> None:
+    classifier = BayesianZeroShotClassifier(emoji, drawings.classes).fit(pd.DataFrame(drawings.table).add_prefix("phi"))
+    assert classifier.n_features_in_ == 256
+    assert classifier.feature_names_in_[0] == "phi0"
+    for given in ((), (drawings.images[:2],)):
+        assert not hasattr(classifier.fit(drawings.table).fit(*given), "n_features_in_")
+
+
 def test_siglip_and_a_model_that_predicts_its_variances(drawings: Drawings) -> None:
     for name in ("emoji-siglip", "emoji-prolip"):
         vlm = BayesVLM.from_pretrained(name, device="cpu")

@@ -102,6 +102,8 @@ class BayesianZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignor
         that has a tau, and the method that uses it); `fit(pairs)` estimates a posterior from batches of (images,
         texts), as `BayesVLM.fit` does. Images without labels teach nothing. The encoder is never trained.
         """
+        for name in ("n_features_in_", "feature_names_in_"):  # of an earlier fit, on a table
+            self.__dict__.pop(name, None)
         pairs = None if y is not None else pairs_of(X)
         images = None if X is None or pairs is not None else self._images(X, reset=True)
         labels = None if y is None else checked_labels(y)
@@ -231,8 +233,6 @@ class BayesianZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignor
         """What a BayesVLM takes for X; a table of activations is checked as scikit-learn checks tables."""
         images = images_of(X)
         if images is not None:
-            if reset and hasattr(self, "n_features_in_"):
-                del self.n_features_in_
             return images
         table = validate_data(self, X, reset=reset, dtype=[np.float64, np.float32])
         return Features(torch.tensor(table))
