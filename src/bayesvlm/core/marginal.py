@@ -68,7 +68,7 @@ class ClassDraws:
 
     def _split(self, images: GaussianEmbeddings, scale: float) -> EntropySplit:
         cosines = torch.bmm(functional.normalize(self._embeddings(images), dim=2, eps=LEAST_LENGTH), self.table)
-        if self.inputs is not None:
+        if self.inputs is not None and self.lengths is not None:
             cosines = (cosines @ self.inputs.T).div_(self.lengths)
         log_probs = torch.log_softmax(cosines.mul_(scale), dim=2)  # [S, N, C]
         probs = log_probs.exp()
