@@ -54,7 +54,8 @@ def pipeline(
         device: as for transformers: "cpu", "cuda:1", a number of a GPU, -1 for the CPU; None leaves a BayesVLM where it
             is and takes CUDA for others, where there is one.
         dtype, revision: of the model to load, as for `BayesVLM.from_pretrained`.
-        plain: answer without the posterior, with the scores of transformers' pipeline and nothing else.
+        plain: answer without the posterior, with the scores of transformers' pipeline and nothing else. They are its
+            scores to the letter: where a tokenizer does not lower-case texts for SigLIP, nor does this.
         draws: of the parameters, for `epistemic`.
         seed: of the draws.
         allow_urls: whether images may be web addresses, which are fetched.
@@ -66,7 +67,8 @@ def pipeline(
         >>> from bayesvlm.serving import pipeline
         >>> pipe = pipeline("emoji-clip", device="cpu")
         >>> image = world.load("openmoji-colour").images[0]
-        >>> answers = pipe(image, candidate_labels=["grinning face", "house", "banana"])
+        >>> labels = ["grinning face", "house", "banana"]
+        >>> answers = pipe(image, candidate_labels=labels, hypothesis_template="{}")
         >>> answers[0]["label"], sorted(answers[0])
         ('grinning face', ['epistemic', 'interval', 'label', 'score', 'std'])
     """
@@ -114,14 +116,14 @@ class ZeroShotImageClassificationPipeline:
         remember: int,
         options: CallOptions,
     ) -> None:
-        vlm.encoder("images")
+        encoder = vlm.encoder("images and labels")
         if not plain and not vlm.fitted:
             raise BayesVLMError(
-                f"{vlm.encoder('images').name} has no posterior, so its scores have no uncertainty: fit one "
+                f"{encoder.name} has no posterior, so its scores have no uncertainty: fit one "
                 "(`bayesvlm fit`, vlm.fit(pairs)) and pass the saved posterior, or ask for the scores alone with "
                 "pipeline(..., plain=True)."
             )
-        self._vlm, self.plain, self._options = vlm, bool(plain), options
+        self._vlm, self.plain, self._options = vlm.without_lower_case() if plain else vlm, bool(plain), options
         self._draws, self._seed = check_count("draws", draws), seed
         self._sources, self._remember = Sources(bool(allow_urls), options.timeout), check_count("remember", remember)
         self._forget()
