@@ -163,6 +163,23 @@ def test_answers_are_plain_data(pipe: Any, images: list[Image.Image]) -> None:
     assert high - low == pytest.approx(2 * 1.959964 * first["std"], rel=1e-4)
 
 
+def test_what_a_tokenizer_does_anyway(pipe: Any, images: list[Image.Image]) -> None:
+    asked = {"padding": "max_length", "truncation": True, "max_length": 32}
+    assert pipe(images[0], LABELS, tokenizer_kwargs=asked) == pipe(images[0], LABELS)
+
+
+def test_texts_are_lower_cased_but_for_plain_scores(vlms: dict[str, BayesVLM], images: list[Image.Image]) -> None:
+    upper, lower = (f"{letter} drawing of a {{}}" for letter in "Aa")
+    for plain in (False, True):
+        made = pipeline(vlms["emoji-siglip"], plain=plain, epistemic=False)
+        found = [made(images[0], LABELS, hypothesis_template=template) for template in (upper, lower)]
+        assert (found[0] == found[1]) != plain
+    adapter = vlms["emoji-siglip"].encoder("texts")
+    assert adapter.without_lower_case().preprocessing() != adapter.preprocessing(), (
+        "features of one are not the other's"
+    )
+
+
 def test_fewer_labels(pipe: Any, images: list[Image.Image]) -> None:
     answer = pipe(images[0], candidate_labels=LABELS)
     assert pipe(images[0], candidate_labels=LABELS, top_k=2) == answer[:2]
@@ -269,6 +286,8 @@ def test_labels_in_other_forms(labels: Any, pipe: Any, images: list[Image.Image]
         ({"candidate_labels": ["cat", "dog", "cat"]}, "names 'cat' more than once"),
         ({"candidate_labels": LABELS, "hypothesis_template": "a photo"}, "hypothesis_template='a photo' has no place"),
         ({"candidate_labels": LABELS, "hypothesis_template": ["a photo"]}, "has no place for the class name"),
+        ({"candidate_labels": LABELS, "hypothesis_template": 3}, "hypothesis_template=3, a int; it must be a str"),
+        ({"candidate_labels": LABELS, "tokenizer_kwargs": 3}, "tokenizer_kwargs is 3, a int; it is a dict"),
         ({"candidate_labels": LABELS, "hypothesis_template": []}, "templates is an empty list"),
         ({"candidate_labels": LABELS, "multi_label": True}, "multi_label='True' is not known to a call"),
         ({"candidate_labels": LABELS, "top_k": 0}, "top_k is 0; expected a whole number of at least 1"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any
 
 from bayesvlm.core.errors import BayesVLMError, check_count
@@ -38,7 +39,7 @@ class CallOptions:
         for name, least in (("top_k", 1), ("batch_size", 1), ("num_workers", 0)):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name), least)
-        if not (isinstance(self.level, int | float) and 0 < self.level < 1):
+        if not (isinstance(self.level, Real) and 0 < self.level < 1):
             raise BayesVLMError(f"level={self.level!r}; a credible level lies strictly between 0 and 1, such as 0.95.")
         if self.candidate_labels is not None:
             object.__setattr__(self, "candidate_labels", listed(self.candidate_labels))
@@ -62,6 +63,8 @@ class CallOptions:
 
 def _check_tokens(asked: Mapping[str, Any], vlm: BayesVLM) -> None:
     """Refuse what a tokenizer is asked for, unless it is what it does anyway."""
+    if not isinstance(asked, Mapping):
+        raise BayesVLMError(f"tokenizer_kwargs is {asked!r}, a {type(asked).__name__}; it is a dict, best left out.")
     longest = getattr(vlm.encoder("texts"), "context_length", None)
     for name, value in asked.items():
         if value not in (*_TOKENS.get(name, ()), *([longest] if name == "max_length" else [])):

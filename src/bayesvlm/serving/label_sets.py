@@ -142,6 +142,11 @@ def _templates(template: Any) -> Templates | None:
             f"hypothesis_template={template!r} has no place for the label; put {{}} where it goes, as in 'This is a "
             "photo of {}.'."
         )
+    if not (template is None or isinstance(template, str | Sequence) or callable(template)):
+        raise BayesVLMError(
+            f"hypothesis_template={template!r}, a {type(template).__name__}; it must be a str with {{}} for the label, "
+            "a list of these, or None for labels as they are."
+        )
     found: Templates | None = template
     return found
 
