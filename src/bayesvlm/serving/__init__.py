@@ -6,11 +6,19 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # for editors and type checkers; at run time `__getattr__` does the same, later
     from bayesvlm.serving.estimator import BayesianZeroShotClassifier as BayesianZeroShotClassifier
+    from bayesvlm.serving.zero_shot import ZeroShotImageClassificationPipeline as ZeroShotImageClassificationPipeline
+    from bayesvlm.serving.zero_shot import pipeline as pipeline
 
-_HOME = {"BayesianZeroShotClassifier": "bayesvlm.serving.estimator"}
-"""The public names, and where each lives: each needs an extra that the others do without."""
+_HOME = {
+    "BayesianZeroShotClassifier": "bayesvlm.serving.estimator",
+    "ZeroShotImageClassificationPipeline": "bayesvlm.serving.zero_shot",
+    "pipeline": "bayesvlm.serving.zero_shot",
+}
+"""The public names, and where each lives: some need an extra that the others do without."""
 
-__all__ = [*(["BayesianZeroShotClassifier"] if find_spec("sklearn") else [])]
+_EXTRAS = {"BayesianZeroShotClassifier": "sklearn"}
+
+__all__ = [name for name in _HOME if name not in _EXTRAS or find_spec(_EXTRAS[name])]
 
 
 def __dir__() -> list[str]:
