@@ -33,7 +33,7 @@ def classify(
             help="A saved posterior (folder or Hub id), an embedded model, or one with variances of its own (ProLIP)."
         ),
     ],
-    images: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
+    images: Annotated[list[Path], typer.Argument(help="Image files, folders of them, or a table that lists them.")],
     classes: Annotated[str | None, typer.Option("--classes", help="Class names, separated by commas.")] = None,
     classes_file: Annotated[
         Path | None, typer.Option("--classes-file", help="A file of class names, one per line.")
@@ -82,6 +82,7 @@ def classify(
     from bayesvlm.cli.prompts import prompts, read_classes
     from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.data.cache import FeatureCache
+    from bayesvlm.data.labelled.listed import with_tables
     from bayesvlm.experiments.feature_store import FeatureStore
     from bayesvlm.experiments.image_files import encode_files
     from bayesvlm.images.files import SkippedImages, find_all_images
@@ -93,7 +94,7 @@ def classify(
     asked = prompts(names, template)
     answers = None if out is None else AnswerFile(out, overwrite)
     skipped = SkippedImages(strict)
-    paths = find_all_images(images, skipped)
+    paths = find_all_images(with_tables(images), skipped)
     if not paths:
         raise BayesVLMError(
             f"There are no images in {', '.join(map(str, images))}; give image files or folders of them"

@@ -210,9 +210,11 @@ def test_the_rows_of_a_split(tmp_path: Path) -> None:
 
 def test_a_list_of_images_needs_no_labels_where_none_are_asked_for(tmp_path: Path) -> None:
     file = written(tmp_path, "t.csv", "image\na.png\nb.png\n")
-    assert labels(read_labels(file, labels="optional")) == [("a.png", None), ("b.png", None)]
+    assert labels(read_labels(file, labels_needed=False)) == [("a.png", None), ("b.png", None)]
     with pytest.raises(BayesVLMError, match="has the columns 'image'; one of them must be called label or class"):
         read_labels(file)
+    written(tmp_path, "t.csv", 'image,label\na.png,cat\na.png,dog\nb.png,"[""cat"", ""dog""]"\nc.png,cow\n')
+    assert labels(read_labels(file, labels_needed=False)) == [("a.png", None), ("b.png", None), ("c.png", "cow")]
 
 
 # Bad input ------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from bayesvlm.core.errors import BayesVLMError, BayesVLMWarning, first_line
 from bayesvlm.data.labelled.label_studio import CANCELLED, chosen_label, places_of, task_rows
@@ -51,7 +51,7 @@ def read_labels(
     root: str | Path | None = None,
     split: str | None = None,
     usual_split: str | None = None,
-    labels: Literal["needed", "optional", "ignored"] = "needed",
+    labels_needed: bool = True,
 ) -> list[LabelRow]:
     """Every image of a file, once, with its label, in the file's order.
 
@@ -65,7 +65,8 @@ def read_labels(
         root: where else the images may lie.
         split: take the rows whose column `split` says so; None takes all.
         usual_split: which split to take where none is asked for, and the table has several.
-        labels: whether a table must have a column of labels, may have one, or is read for its images alone.
+        labels_needed: whether a table must have a column of labels. Where it need not, an image whose labels disagree has
+            none.
 
     Raises:
         BayesVLMError: where the file cannot be read or has no such columns, and where an image has several labels and
@@ -77,7 +78,7 @@ def read_labels(
         raise BayesVLMError(_NO_IMAGES.format(file=file))
     columns = list(dict.fromkeys(name for row in rows for name in row))
     image_column = _usual_column(columns, IMAGE_COLUMNS, file)
-    label_column = _label_column(columns, labels, file)
+    label_column = _label_column(columns, labels_needed, file)
     bases = tuple(dict.fromkeys((file.parent, *((Path(root),) if root is not None else ()), Path())))
     images: dict[str, LabelRow] = {}
     votes: dict[str, Counter[str]] = {}
@@ -85,7 +86,7 @@ def read_labels(
         where = f"{file}, entry {number}"
         image = _image(row.get(image_column), where)
         written = None if label_column is None or _is_true(row.get(CANCELLED)) else row.get(label_column)
-        label = _label(written, f"{where} ({image})")
+        label = _label(written, f"{where} ({image})", labels_needed)
         if image is None and label is None:
             continue  # a blank line of a spreadsheet
         if image is None:
@@ -97,7 +98,7 @@ def read_labels(
             votes.setdefault(key, Counter())[label] += 1
     if not images:
         raise BayesVLMError(_NO_IMAGES.format(file=file))
-    return _decided(images, votes, file)
+    return _decided(images, votes, labels_needed, file)
 
 
 def find_image(image: str, bases: Sequence[Path]) -> Path:
@@ -120,19 +121,18 @@ def _usual_column(columns: Sequence[Any], known: Sequence[str], file: Path) -> s
     return found if found is not None else choose_column(columns, None, known, file, "in the first line of the file")
 
 
-def _label_column(columns: Sequence[Any], labels: str, file: Path) -> str | None:
+def _label_column(columns: Sequence[Any], needed: bool, file: Path) -> str | None:
     """Where the labels are; what `bayesvlm classify` wrote has none: its column `class` is what a model says."""
-    if labels == "ignored":
-        return None
     found = find_column_in_order(columns, LABEL_COLUMNS)
-    if found == "class" and set(columns) >= _ANSWERS:
-        if labels == "optional":
-            return None
+    answers = found == "class" and set(columns) >= _ANSWERS
+    if not needed:
+        return None if answers else found
+    if answers:
         raise BayesVLMError(
             f"{file} was written by `bayesvlm classify`: its column 'class' is what the model says, and no label; put "
             "what is true into a column called label."
         )
-    return found if found or labels == "optional" else _usual_column(columns, LABEL_COLUMNS, file)
+    return found or _usual_column(columns, LABEL_COLUMNS, file)
 
 
 def _of_split(
@@ -158,14 +158,18 @@ def _said(value: object) -> str:
     return "" if value is None else str(value).strip()
 
 
-def _decided(images: Mapping[str, LabelRow], votes: Mapping[str, Counter[str]], file: Path) -> list[LabelRow]:
+def _decided(
+    images: Mapping[str, LabelRow], votes: Mapping[str, Counter[str]], needed: bool, file: Path
+) -> list[LabelRow]:
     """Each image with its one label: what all, or most, of its rows say."""
     rows: list[LabelRow] = []
     disputed = []
     for key, row in images.items():
         found = votes.get(key, Counter())
         label, count = next(iter(found.most_common(1)), (None, 0))
-        if len(found) > 1:
+        if len(found) > 1 and not needed:
+            label = None
+        elif len(found) > 1:
             said = " and ".join(f"{name!r} ({times}x)" for name, times in found.most_common())
             if 2 * count <= found.total():
                 raise BayesVLMError(
@@ -199,18 +203,20 @@ def _image(value: object, where: str) -> str | None:
     return value.strip()
 
 
-def _label(value: object, where: str) -> str | None:
+def _label(value: object, where: str, needed: bool) -> str | None:
     """A label as text: whole numbers without a point, as they were before a gap made floats of their column."""
     value = chosen_label(value.strip() if isinstance(value, str) else value)
     if value is None or value == "" or value == [] or value != value:
         return None
     if isinstance(value, float) and value.is_integer():
         value = int(value)
+    if isinstance(value, str | int):
+        return str(value)
+    if not needed:
+        return None
     if isinstance(value, list):
         raise BayesVLMError(f"{where} has {len(value)} labels ({', '.join(map(str, value))}); an image has one.")
-    if not isinstance(value, str | int):
-        raise BayesVLMError(f"{where}: the label must be a name, got {value!r}; write it as text.")
-    return str(value)
+    raise BayesVLMError(f"{where}: the label must be a name, got {value!r}; write it as text.")
 
 
 def _is_true(value: object) -> bool:

@@ -109,7 +109,7 @@ def listed_rows(name: str | Path, root: str | Path | None = None) -> list[LabelR
     place = None if parsed.table else parsed.local(top)
     if place is None or not place.is_file() or not is_label_file(place):
         return None
-    return read_labels(place, root=top, split=parsed.split, labels="optional")
+    return read_labels(place, root=top, split=parsed.split, labels_needed=False)
 
 
 def with_tables(paths: Sequence[Path]) -> list[Path]:
@@ -117,5 +117,5 @@ def with_tables(paths: Sequence[Path]) -> list[Path]:
     found: list[Path] = []
     for path in paths:
         table = is_label_file(path) and path.is_file()
-        found += [row.path for row in read_labels(path, labels="ignored")] if table else [path]
+        found += [row.path for row in read_labels(path, labels_needed=False)] if table else [path]
     return found
