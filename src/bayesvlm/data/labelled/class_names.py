@@ -43,7 +43,7 @@ class ClassNames:
     ids: tuple[str, ...] | None = None
 
     @classmethod
-    def of(cls, given: GivenNames) -> ClassNames:
+    def of(cls, given: ClassNames | GivenNames) -> ClassNames:
         """Read a file, or take what it would say.
 
         >>> ClassNames.of(["couch|sofa", "bed"]).names
@@ -52,6 +52,8 @@ class ClassNames:
         Raises:
             BayesVLMError: where a file cannot be read, or a name stands for two classes.
         """
+        if isinstance(given, ClassNames):
+            return given
         if isinstance(given, str | Path):
             return cls._read(Path(given).expanduser())
         if isinstance(given, Mapping):

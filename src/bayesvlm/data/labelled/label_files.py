@@ -65,8 +65,8 @@ def read_labels(
         root: where else the images may lie.
         split: take the rows whose column `split` says so; None takes all.
         usual_split: which split to take where none is asked for, and the table has several.
-        labels_needed: whether a table must have a column of labels. Where it need not, an image whose labels disagree has
-            none.
+        labels_needed: whether a table must have a column of labels. Where it need not, an image whose labels
+            disagree has none.
 
     Raises:
         BayesVLMError: where the file cannot be read or has no such columns, and where an image has several labels and
