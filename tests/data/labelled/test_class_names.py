@@ -103,6 +103,12 @@ def test_names_that_are_not_those_of_the_folders(
         ClassNames.of(names).for_classes(ids, ids, "the set")
 
 
+@pytest.mark.parametrize("content", ["cat|kitty\ndog\n", "name\ncat|kitty\ndog\n"])
+def test_a_csv_of_one_column_is_a_list(tmp_path: Path, content: str) -> None:
+    found = ClassNames.of(file(tmp_path, content, "names.csv"))
+    assert (found.names, found.ids) == ((("cat", "kitty"), ("dog",)), None)
+
+
 # Of tables ------------------------------------------------------------------------------------------------------------
 
 
@@ -162,8 +168,12 @@ def test_a_table_of_images_under_a_list(tmp_path: Path) -> None:
         ("names.txt", "cat|kitty\nkitty\n", "has the name 'kitty' twice"),
         ("names.txt", "cat\n|\n", "names.txt: class 2 has no name; give each class one"),
         ("names.txt", b"caf\xe9\n", "names.txt is not UTF-8 text"),
-        ("names.csv", "", "names.csv names no class; expected a header such as folder,name"),
-        ("names.csv", "cat\ndog\n", "has the columns 'cat'; one of them must be called folder or label or class or id"),
+        ("names.csv", "", "names.csv names no class; expected one name per line"),
+        (
+            "names.csv",
+            "cat,felis\ndog,k9\n",
+            "has the columns 'cat', 'felis'; one of them must be called folder or",
+        ),
         ("names.csv", "folder,label\na,cat\n", "has the columns 'label'; one of them must be called name"),
         ("names.csv", "folder,name\na,cat\na,dog\n", "has two rows for 'a'; remove one"),
         ("names.csv", "folder,name\na,cat\nb,cat\n", "has the name 'cat' twice"),

@@ -1,7 +1,7 @@
 """Names for classes, apart from what the data call them: a list, or a table from what the data say to the name.
 
 names.txt       one name per line, in the order of the sorted class folders; of labels that are numbers, from 0 on
-names.csv       a header folder,name (or label,name) and a row per class
+names.csv       a header folder,name (or label,name) and a row per class; a single column is a list
 LOC_synset_mapping.txt, classnames.txt      ImageNet's lines "n01440764 tench, ..."
 
 In the first two a bar separates synonyms, "couch|sofa": the first is shown, a model is asked for all of them.
@@ -16,8 +16,9 @@ from pathlib import Path
 
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.data.labelled.naming import names_synsets, read_synsets
-from bayesvlm.data.rows import choose_column, csv_rows, read_text
+from bayesvlm.data.rows import choose_column, csv_rows, find_column, read_text
 
+TABLES = (".csv", ".tsv")
 ID_COLUMNS = ("folder", "label", "class", "id")
 NAME_COLUMNS = ("name", "names", "class_name")
 
@@ -62,20 +63,19 @@ class ClassNames:
 
     @classmethod
     def _read(cls, file: Path) -> ClassNames:
-        if file.suffix.lower() in (".csv", ".tsv"):
-            return cls._read_table(file)
         lines = [line.strip() for line in read_text(file).split("\n") if line.strip()]
+        if file.suffix.lower() in TABLES and (rows := csv_rows(file, "names")):
+            if len(rows[0]) > 1:
+                return cls._read_table(file, rows)
+            lines = lines[1:] if find_column(list(rows[0]), NAME_COLUMNS) is not None else lines
         if lines and names_synsets(file):
             synsets = read_synsets(file)  # two of ImageNet's classes may have one name
             return cls(str(file), tuple((name,) for name in synsets.values()), tuple(synsets))
         return cls(str(file), tuple(map(_names, lines)))._checked()
 
     @classmethod
-    def _read_table(cls, file: Path) -> ClassNames:
-        rows = csv_rows(file, "names")
-        columns = list(rows[0]) if rows else []
-        if not rows:
-            raise BayesVLMError(f"{file} names no class; expected a header such as folder,name and a row per class.")
+    def _read_table(cls, file: Path, rows: Sequence[Mapping[str, str]]) -> ClassNames:
+        columns = list(rows[0])
         identity = choose_column(columns, None, ID_COLUMNS, file)
         name = choose_column([column for column in columns if column != identity], None, NAME_COLUMNS, file)
         ids, names = [], []
