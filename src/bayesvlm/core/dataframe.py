@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from bayesvlm.core.cosine import CosineMoments
 from bayesvlm.core.errors import BayesVLMError
 
 if TYPE_CHECKING:
     from bayesvlm.core.prediction import Prediction
+
+
+_ROWS = 4096  # of inputs whose variances are multiplied out at a time
 
 
 def prediction_frame(prediction: Prediction, top: int | None, wide: bool, parts: bool, level: float) -> Any:
@@ -44,19 +48,20 @@ def prediction_frame(prediction: Prediction, top: int | None, wide: bool, parts:
 def _columns(prediction: Prediction, shown: Tensor, parts: bool, level: float) -> dict[Any, Any]:  # shown: [N, k]
     """Of the classes that are shown of each input, a column per quantity: [N k] each."""
     k = shown.shape[1]
-    low, high = prediction.moments.interval(level)
+    moments = _chosen(prediction.moments, shown)
+    low, high = moments.interval(level)
     names = prediction.classes
     labels = shown.flatten().tolist()
     columns: dict[Any, Any] = {"label": labels if names is None else [names[label] for label in labels]}
 
-    def add(name: str, values: Tensor) -> None:  # [N, C], or [N] of what is the same for all classes of an input
-        columns[name] = _array((values.gather(1, shown) if values.ndim == 2 else values[:, None].expand(-1, k)).ravel())
+    def add(name: str, values: Tensor) -> None:  # [N, k], or [N] of what is the same for all classes of an input
+        columns[name] = _array((values if values.ndim == 2 else values[:, None].expand(-1, k)).ravel())
 
-    add("prob", prediction.probs)
+    add("prob", prediction.probs.gather(1, shown))
     if prediction.label_probs is not None:
-        add("label_prob", prediction.label_probs)
-    add("cosine", prediction.mean)
-    add("std", prediction.moments.std)
+        add("label_prob", prediction.label_probs.gather(1, shown))
+    add("cosine", moments.mean)
+    add("std", moments.std)
     add("low", low)
     add("high", high)
     add("entropy", prediction.entropy)
@@ -64,6 +69,13 @@ def _columns(prediction: Prediction, shown: Tensor, parts: bool, level: float) -
         add("epistemic", prediction.epistemic)
         add("aleatoric", prediction.aleatoric)
     return columns
+
+
+def _chosen(moments: CosineMoments, shown: Tensor) -> CosineMoments:  # shown: [N, k]
+    """Of each input's classes those that are shown, without multiplying out the variance of all at once."""
+    blocks = [slice(start, start + _ROWS) for start in range(0, len(shown), _ROWS)] or [slice(0)]
+    variance = torch.cat([moments.variance_of(block).gather(1, shown[block]) for block in blocks])
+    return CosineMoments(moments.mean.gather(1, shown), variance)
 
 
 def _array(values: Tensor) -> Any:

@@ -79,11 +79,12 @@ def read_labels(
     columns = list(dict.fromkeys(name for row in rows for name in row))
     image_column = _usual_column(columns, IMAGE_COLUMNS, file)
     label_column = _label_column(columns, labels_needed, file)
-    bases = tuple(dict.fromkeys((file.parent, *((Path(root),) if root is not None else ()), Path())))
+    bases = tuple(dict.fromkeys(map(str, (file.parent, *((root,) if root is not None else ()), Path()))))
     images: dict[str, LabelRow] = {}
-    votes: dict[str, Counter[str]] = {}
+    votes: dict[str, list[str]] = {}
+    called = str(file)
     for number, row in enumerate(rows, start=1):
-        where = f"{file}, entry {number}"
+        where = f"{called}, entry {number}"
         image = _image(row.get(image_column), where)
         written = None if label_column is None or _is_true(row.get(CANCELLED)) else row.get(label_column)
         label = _label(written, f"{where} ({image})", labels_needed)
@@ -93,21 +94,22 @@ def read_labels(
             raise BayesVLMError(f"{where} has the label {label!r} and no image; fill in or remove the row.")
         path = find_image(image, bases)
         key = os.path.abspath(path)
-        images.setdefault(key, LabelRow(image, path, None))
+        if key not in images:
+            images[key] = LabelRow(image, Path(path), None)
         if label is not None:
-            votes.setdefault(key, Counter())[label] += 1
+            votes.setdefault(key, []).append(label)
     if not images:
         raise BayesVLMError(_NO_IMAGES.format(file=file))
     return _decided(images, votes, labels_needed, file)
 
 
-def find_image(image: str, bases: Sequence[Path]) -> Path:
+def find_image(image: str, bases: Sequence[str]) -> str:
     """Where an image is that a file names: below the first of the folders that has it, else below the first."""
     written = image.removeprefix("file://") if image.startswith("file:///") else image
     places = places_of(written)
     if "\\" in written:
         places += (written.replace("\\", "/"),)
-    candidates = [base / place for place in places for base in bases]
+    candidates = [os.path.join(base, place) for place in places for base in bases]
     return next((path for path in candidates if os.path.lexists(path)), candidates[0])
 
 
@@ -159,25 +161,25 @@ def _said(value: object) -> str:
 
 
 def _decided(
-    images: Mapping[str, LabelRow], votes: Mapping[str, Counter[str]], needed: bool, file: Path
+    images: Mapping[str, LabelRow], votes: Mapping[str, Sequence[str]], needed: bool, file: Path
 ) -> list[LabelRow]:
     """Each image with its one label: what all, or most, of its rows say."""
     rows: list[LabelRow] = []
     disputed = []
     for key, row in images.items():
-        found = votes.get(key, Counter())
-        label, count = next(iter(found.most_common(1)), (None, 0))
-        if len(found) > 1 and not needed:
-            label = None
-        elif len(found) > 1:
-            said = " and ".join(f"{name!r} ({times}x)" for name, times in found.most_common())
-            if 2 * count <= found.total():
+        found = votes.get(key, ())
+        label = found[0] if found else None
+        if len(set(found)) > 1:
+            counts = Counter(found).most_common()
+            label, count = counts[0] if needed else (None, 0)
+            said = " and ".join(f"{name!r} ({times}x)" for name, times in counts)
+            if needed and 2 * count <= len(found):
                 raise BayesVLMError(
                     f"{file} gives {row.image} the labels {said}, and none of them a majority; decide on one."
                 )
             disputed.append(f"{row.image} {said}")
-        rows.append(LabelRow(row.image, row.path, label))
-    if disputed:
+        rows.append(row if label is None else LabelRow(row.image, row.path, label))
+    if disputed and needed:
         warnings.warn(
             f"{file} gives {len(disputed)} of {len(rows)} images several labels, such as {disputed[0]}; what most "
             "of an image's labels say was taken.",
