@@ -85,6 +85,9 @@ def test_rows_are_taken_as_from_a_sequence(p: Prediction) -> None:
     for index, rows in [(0, [0]), (-1, [6]), (slice(1, 5, 2), [1, 3]), ([4, 0], [4, 0]), (sure, sure.nonzero()[:, 0])]:
         assert torch.equal(p[index].probs, p.probs[rows])
         assert torch.equal(p[index].variance, p.variance[rows])
+        assert p[index].places == tuple(map(int, rows))
+        assert list(p[index].to_pandas().index) == list(map(int, rows)), "a row is still that of its input"
+    assert p[2:][[-1, 0]].places == (6, 2)
     with pytest.raises(IndexError, match="row 7 of 7"):
         p[7]
 

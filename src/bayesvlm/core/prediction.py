@@ -96,7 +96,7 @@ class Prediction:
         draws: the entropy split over parameter draws, or what it takes to make it; of a model that predicts variances
             over draws of each embedding by itself: what its own noise changes.
         label_link: for models trained with the sigmoid loss, the probabilities of each label by itself, or their link.
-        places: of the rows among the inputs, where these are some of a stream; None: all of them, in order.
+        places: of the rows among the inputs, of a stream and of some rows of a prediction; None: all of them, in order.
         unreadable: of a stream: by place, why an input has no row.
     """
 
@@ -121,9 +121,12 @@ class Prediction:
             draws = self.monte_carlo
         if draws is not None:
             draws = EntropySplit(*(part[rows] for part in draws)) if isinstance(draws, EntropySplit) else draws[rows]
-        places = None
-        if self.places is not None:
-            places = tuple(torch.tensor(self.places, device=self.probs.device)[rows].tolist())
+        known = range(len(self)) if self.places is None else self.places
+        if isinstance(rows, slice):
+            places = tuple(known[rows])
+        else:
+            chosen = rows.nonzero()[:, 0] if rows.dtype == torch.bool else rows
+            places = tuple(known[place] for place in chosen.tolist())
         return Prediction(self.probs[rows], self.moments[rows], self.classes, draws, link, places)
 
     def __iter__(self) -> Iterator[Prediction]:
