@@ -126,6 +126,14 @@ def test_a_fingerprint_is_of_contents_labels_and_classes(folder: Path) -> None:
     assert len({before, other_label, other_class, opened("mine/photos.csv").fingerprint()}) == 4
 
 
+@pytest.mark.parametrize("name", ["phots.csv", "mine/phots.csv", "mine/phots.parquet:train"])
+def test_a_table_that_is_not_there_is_no_set_of_the_hub(folder: Path, name: str) -> None:
+    source = resolve(name)
+    assert not source.here
+    with pytest.raises(BayesVLMError, match=rf"There is no file '{name.partition(':')[0]}', here or in data; check"):
+        source.open()
+
+
 def test_rows_of_what_is_named_as_a_table(folder: Path) -> None:
     rows = listed_rows("mine/photos.csv")
     assert rows is not None

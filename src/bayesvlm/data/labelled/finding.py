@@ -56,6 +56,10 @@ def find_labelled(name: DataName, root: Path) -> LabelledSource:
         return LabelledSource.local(name, [place], partial(_open_listed, place, name.split, root))
     if place is not None:
         return LabelledSource.missing(name, _file(place), where=str(place))
+    if is_label_file(Path(name.base)) and not (name.table or name.page or name.is_address):
+        return LabelledSource.missing(
+            name, f"There is no file {name.base!r}, here or in {root}; check the path of the table."
+        )
     repo = None if name.is_address else name.hub_id
     if repo is not None and name.table:
         return LabelledSource.hub(name, repo, partial(_open_table, repo, name.split))

@@ -120,7 +120,8 @@ def find_column_in_order(columns: Sequence[Any], known: Sequence[str]) -> str | 
 
 def _usual_column(columns: Sequence[Any], known: Sequence[str], file: Path) -> str:
     found = find_column_in_order(columns, known)
-    return found if found is not None else choose_column(columns, None, known, file, "in the first line of the file")
+    header = "in the first line of the file" if file.suffix.lower() in (".csv", ".tsv") else ""
+    return found if found is not None else choose_column(columns, None, known, file, header)
 
 
 def _label_column(columns: Sequence[Any], needed: bool, file: Path) -> str | None:
