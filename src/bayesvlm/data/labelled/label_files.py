@@ -1,0 +1,239 @@
+"""Files that list images with their labels: csv, tsv, jsonl and parquet tables, and what Label Studio exports."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bayesvlm.core.errors import BayesVLMError, BayesVLMWarning, first_line
+from bayesvlm.data.labelled.label_studio import CANCELLED, chosen_label, places_of, task_rows
+from bayesvlm.data.rows import choose_column, csv_rows, find_column, jsonl_rows, read_text
+
+LABEL_SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
+IMAGE_COLUMNS = ("image", "path", "file", "filename", "file_name", "filepath", "image_path", "img")
+LABEL_COLUMNS = ("label", "class", "category", "target", "choice")
+SPLIT_COLUMN = "split"
+
+_NO_IMAGES = "{file} lists no images; expected a header such as image,label and a row per image."
+_WANTED = frozenset({*IMAGE_COLUMNS, *LABEL_COLUMNS, SPLIT_COLUMN, CANCELLED})
+
+
+@dataclass(frozen=True)
+class LabelRow:
+    """One image of a file of labels.
+
+    Attributes:
+        image: as the file writes it.
+        path: where it is, or would be.
+        label: as the file writes it; None where nobody has said it.
+    """
+
+    image: str
+    path: Path
+    label: str | None
+
+
+def is_label_file(path: Path) -> bool:
+    """Whether a file's ending is one of those that `read_labels` reads."""
+    return path.suffix.lower() in LABEL_SUFFIXES
+
+
+def read_labels(
+    file: str | Path, *, root: str | Path | None = None, split: str | None = None, labels_needed: bool = True
+) -> list[LabelRow]:
+    """Every image of a file, once, with its label, in the file's order.
+
+    A csv, tsv, jsonl or parquet table has a column for the image and one for the label, by one of their usual names;
+    of Label Studio its JSON, JSON-MIN and CSV exports are read. A path is looked for beside the file, then below
+    `root`, then here. An annotation that was skipped gives no label. An image with several rows has the label that
+    more than half of its labels are.
+
+    Args:
+        file: csv, tsv, jsonl, parquet or json.
+        root: where else the images may lie.
+        split: take the rows whose column `split` says so; None takes all.
+        labels_needed: whether a table must have a column of labels; without one no image is labelled.
+
+    Raises:
+        BayesVLMError: where the file cannot be read or has no such columns, and where an image has several labels and
+            none of them a majority.
+    """
+    file = Path(file)
+    rows = _of_split(_raw_rows(file), split, file)
+    if not rows:
+        raise BayesVLMError(_NO_IMAGES.format(file=file))
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    image_column = _usual_column(columns, IMAGE_COLUMNS, file)
+    label_column = find_column_in_order(columns, LABEL_COLUMNS)
+    if label_column is None and labels_needed:
+        label_column = _usual_column(columns, LABEL_COLUMNS, file)
+    bases = tuple(dict.fromkeys((file.parent, *((Path(root),) if root is not None else ()), Path())))
+    images: dict[str, LabelRow] = {}
+    votes: dict[str, Counter[str]] = {}
+    for number, row in enumerate(rows, start=1):
+        where = f"{file}, entry {number}"
+        image = _image(row.get(image_column), where)
+        written = None if label_column is None or _is_true(row.get(CANCELLED)) else row.get(label_column)
+        label = _label(written, f"{where} ({image})")
+        if image is None and label is None:
+            continue  # a blank line of a spreadsheet
+        if image is None:
+            raise BayesVLMError(f"{where} has the label {label!r} and no image; fill in or remove the row.")
+        path = find_image(image, bases)
+        key = os.path.abspath(path)
+        images.setdefault(key, LabelRow(image, path, None))
+        if label is not None:
+            votes.setdefault(key, Counter())[label] += 1
+    if not images:
+        raise BayesVLMError(_NO_IMAGES.format(file=file))
+    return _decided(images, votes, file)
+
+
+def find_image(image: str, bases: Sequence[Path]) -> Path:
+    """Where an image is that a file names: below the first of the folders that has it, else below the first."""
+    written = image.removeprefix("file://") if image.startswith("file:///") else image
+    places = places_of(written)
+    if "\\" in written:
+        places += (written.replace("\\", "/"),)
+    candidates = [base / place for place in places for base in bases]
+    return next((path for path in candidates if os.path.lexists(path)), candidates[0])
+
+
+def find_column_in_order(columns: Sequence[Any], known: Sequence[str]) -> str | None:
+    """The column with the first of the usual names that there is; None where there is none."""
+    return next((found for name in known if (found := find_column(columns, (name,))) is not None), None)
+
+
+def _usual_column(columns: Sequence[Any], known: Sequence[str], file: Path) -> str:
+    found = find_column_in_order(columns, known)
+    return found if found is not None else choose_column(columns, None, known, file, "in the first line of the file")
+
+
+def _of_split(rows: Sequence[Mapping[str, Any]], split: str | None, file: Path) -> Sequence[Mapping[str, Any]]:
+    if split is None:
+        return rows
+    column = find_column([name for row in rows[:1] for name in row], (SPLIT_COLUMN,))
+    if column is None:
+        raise BayesVLMError(
+            f"{file} has no column {SPLIT_COLUMN!r}, so {split!r} chooses nothing; leave it out, or add the column."
+        )
+    found = [row for row in rows if str(row.get(column)).strip() == split]
+    if not found:
+        splits = sorted({str(row.get(column)).strip() for row in rows})
+        raise BayesVLMError(f"{file} has no split {split!r}; its column {column!r} says {', '.join(splits)}.")
+    return found
+
+
+def _decided(images: Mapping[str, LabelRow], votes: Mapping[str, Counter[str]], file: Path) -> list[LabelRow]:
+    """Each image with its one label: what all, or most, of its rows say."""
+    rows: list[LabelRow] = []
+    disputed = []
+    for key, row in images.items():
+        found = votes.get(key, Counter())
+        label, count = next(iter(found.most_common(1)), (None, 0))
+        if len(found) > 1:
+            said = " and ".join(f"{name!r} ({times}x)" for name, times in found.most_common())
+            if 2 * count <= found.total():
+                raise BayesVLMError(
+                    f"{file} gives {row.image} the labels {said}, and none of them a majority; decide on one."
+                )
+            disputed.append(f"{row.image} {said}")
+        rows.append(LabelRow(row.image, row.path, label))
+    if disputed:
+        warnings.warn(
+            f"{file} gives {len(disputed)} of {len(rows)} images several labels, such as {disputed[0]}; what most "
+            "of an image's labels say was taken.",
+            BayesVLMWarning,
+            stacklevel=3,
+        )
+    return rows
+
+
+# Cells ----------------------------------------------------------------------------------------------------------------
+
+
+def _image(value: object, where: str) -> str | None:
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return None
+    if isinstance(value, dict | bytes):
+        raise BayesVLMError(
+            f"{where} holds the image itself and not its path; name the folder of such a table with datasets: before "
+            "it, so that the package datasets reads it."
+        )
+    if not isinstance(value, str):
+        raise BayesVLMError(f"{where}: the image must be a path, got {value!r}; write it as text.")
+    return value.strip()
+
+
+def _label(value: object, where: str) -> str | None:
+    """A label as text: whole numbers without a point, as they were before a gap made floats of their column."""
+    value = chosen_label(value.strip() if isinstance(value, str) else value)
+    if value is None or value == "" or value == [] or value != value:
+        return None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, list):
+        raise BayesVLMError(f"{where} has {len(value)} labels ({', '.join(map(str, value))}); an image has one.")
+    if not isinstance(value, str | int):
+        raise BayesVLMError(f"{where}: the label must be a name, got {value!r}; write it as text.")
+    return str(value)
+
+
+def _is_true(value: object) -> bool:
+    return value is True or str(value).strip().lower() in ("true", "1")
+
+
+# Files ----------------------------------------------------------------------------------------------------------------
+
+
+def _raw_rows(file: Path) -> Sequence[Mapping[str, Any]]:
+    if file.is_dir():
+        raise BayesVLMError(f"{file} is a folder; expected a file of images and labels ({', '.join(LABEL_SUFFIXES)}).")
+    if not file.exists():
+        raise BayesVLMError(f"The file of labels {file} does not exist; check its path.")
+    suffix = file.suffix.lower()
+    if suffix not in LABEL_SUFFIXES:
+        raise BayesVLMError(
+            f"{file} is a {suffix or 'file without suffix'}; images and labels are read from "
+            f"{', '.join(LABEL_SUFFIXES)}."
+        )
+    if suffix == ".parquet":
+        return _parquet_rows(file)
+    if suffix == ".jsonl":
+        return jsonl_rows(file)
+    if suffix == ".json":
+        return task_rows(_json(file), file, IMAGE_COLUMNS, LABEL_COLUMNS)
+    return csv_rows(file, "names")
+
+
+def _json(file: Path) -> object:
+    try:
+        return json.loads(read_text(file))
+    except ValueError as error:
+        if isinstance(error, BayesVLMError):
+            raise
+        raise BayesVLMError(f"{file} is not json ({error}); export it again, or call json lines .jsonl.") from None
+
+
+def _parquet_rows(file: Path) -> Sequence[Mapping[str, Any]]:
+    try:
+        from pyarrow.parquet import ParquetFile
+    except ImportError:
+        raise BayesVLMError(
+            f"{file} is read with pyarrow, which is not installed: `pip install 'bayesvlm[parquet]'`, or save it "
+            "as csv."
+        ) from None
+    try:
+        with ParquetFile(file) as table:
+            columns = table.schema_arrow.names
+            wanted = [name for name in columns if name.strip().lower() in _WANTED]
+            rows: list[dict[str, Any]] = table.read(columns=wanted or columns).to_pylist()
+            return rows
+    except Exception as error:  # pyarrow raises errors of a dozen types
+        raise BayesVLMError(f"{file} cannot be read as parquet ({first_line(error)}); write it again.") from None
