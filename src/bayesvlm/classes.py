@@ -11,35 +11,19 @@ from torch import Tensor
 
 from bayesvlm.core.errors import BayesVLMError, BayesVLMWarning
 from bayesvlm.core.features import Features
+from bayesvlm.prompts import ClassNames, ClassPrompts
 
 
-def class_names(classes: Sequence[str] | Features) -> tuple[str, ...] | None:
-    """The class list, checked; None for Features, which carry no names."""
-    if isinstance(classes, str) or not isinstance(classes, Sequence | Features):
-        given = f"{str(classes)[:60]}, a {type(classes).__name__}"
-        raise BayesVLMError(f"classes={given}; it must be a list of class names or prompts, or Features.")
-    if len(classes) == 0:
-        raise BayesVLMError("The class list is empty; pass at least one class name or prompt.")
+def class_names(classes: ClassNames | Features) -> tuple[str, ...] | None:
+    """What each class is called, checked; None for Features, which carry no names."""
     if isinstance(classes, Features):
+        if len(classes) == 0:
+            raise BayesVLMError("The class list is empty; pass at least one class name or prompt.")
         return None
-    names = tuple(classes)
-    for index, name in enumerate(names):
-        if not isinstance(name, str):
-            raise BayesVLMError(
-                f"classes[{index}] is {str(name)[:60]!r}, a {type(name).__name__}; every class must be one str, a name "
-                "or a prompt (several prompts of one class: average their Features with .pooled)."
-            )
-    seen: set[str] = set()
-    repeated = sorted({name for name in names if name in seen or seen.add(name)})  # type: ignore[func-returns-value]
-    if repeated:
-        raise BayesVLMError(
-            f"The class list names {', '.join(map(repr, repeated[:5]))} more than once; "
-            "probabilities would be split between the copies, list each class once."
-        )
-    return names
+    return ClassPrompts.of(classes).names
 
 
-def warn_of_one_class(classes: Sequence[str] | Features, each_by_itself: bool, stacklevel: int) -> None:
+def warn_of_one_class(classes: ClassNames | Features, each_by_itself: bool, stacklevel: int) -> None:
     """Say that a softmax over one class tells nothing; `each_by_itself`: the model has `label_probs` as well."""
     if len(classes) == 1:
         instead = "; label_probs has that of the label by itself" if each_by_itself else ""

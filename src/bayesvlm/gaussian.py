@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
 import torch
@@ -24,6 +24,7 @@ from bayesvlm.core.settings import Settings
 from bayesvlm.images.decoding import as_inputs
 from bayesvlm.plain import PlainVLM
 from bayesvlm.predicting import Method, check_method, predict, stream_predictions
+from bayesvlm.prompts import ClassNames, Templates
 
 
 class GaussianVLM(PlainVLM):
@@ -66,8 +67,9 @@ class GaussianVLM(PlainVLM):
     def classify(
         self,
         inputs: Any,
-        classes: Sequence[str] | Features,
+        classes: ClassNames | Features,
         *,
+        templates: Templates | None = None,
         method: Method = "probcosine",
         draws: int = 128,
         seed: int = 0,
@@ -79,7 +81,8 @@ class GaussianVLM(PlainVLM):
 
         Args:
             inputs: images or Features, [N].
-            classes: names or prompts as they are to be encoded, or Features, [C].
+            classes: names or prompts, synonyms as a list in the place of a name, or Features, [C].
+            templates: prompts with {c} in the place of the name, averaged; None: names are encoded as they are.
             method: "probcosine", by the moments of the cosine and the link of the settings; "mean", the softmax of the
                 means' scaled cosines; "native", of the score that a model with variances of its own was trained with.
             draws: parameter draws for link="mc" and for `.monte_carlo`, which divides the entropy into `.epistemic` and
@@ -88,15 +91,16 @@ class GaussianVLM(PlainVLM):
             seed: of those draws.
             batch_size, workers: as for `stream`; None is its default.
         """
-        texts, names = self._asked(classes, method)
+        texts, names = self._asked(classes, templates, method)
         images = self.image_features(inputs, batch_size=batch_size, workers=workers, progress=progress)
         return predict(self, images, texts, names, method, draws, seed)
 
     def stream(
         self,
         inputs: Any,
-        classes: Sequence[str] | Features,
+        classes: ClassNames | Features,
         *,
+        templates: Templates | None = None,
         batch_size: int = 64,
         workers: int | None = None,
         strict: bool = False,
@@ -109,7 +113,7 @@ class GaussianVLM(PlainVLM):
         Args:
             inputs: any iterable: paths, bytes, PIL images, arrays, tensors, batches of ready `pixel_values` as a
                 processor of transformers gives them (a DataLoader of your own, then); or Features.
-            classes, method, draws, seed: as for `classify`.
+            classes, templates, method, draws, seed: as for `classify`.
             batch_size: images that go through the encoder at once, and rows of a prediction.
             workers: processes that decode while the encoder runs; 0: none, threads do. None: by how many there are.
             strict: stop at the first input that cannot be read; else it has no row, and is named in `.unreadable`.
@@ -117,22 +121,24 @@ class GaussianVLM(PlainVLM):
         Yields:
             predictions, whose `.places` say which inputs their rows are.
         """
-        texts, names = self._asked(classes, method)
+        texts, names = self._asked(classes, templates, method)
         check_count("batch_size", batch_size)
         given = inputs if isinstance(inputs, Features) else as_inputs(inputs)
         options: dict[str, Any] = {"batch_size": batch_size, "workers": workers, "strict": strict}
         # Of a copy, so that a fit meanwhile does not change the rest of the stream.
         return stream_predictions(self._changed(), given, texts, names, method, draws, seed, **options)
 
-    def _asked(self, classes: Sequence[str] | Features, method: Method) -> tuple[Features, tuple[str, ...] | None]:
+    def _asked(
+        self, classes: ClassNames | Features, templates: Templates | None, method: Method
+    ) -> tuple[Features, tuple[str, ...] | None]:
         """The classes' features and names, if they and the method can be asked of this model."""
         check_method(self, method)
         names = class_names(classes)
         warn_of_one_class(classes, self.loss == "sigmoid", stacklevel=3)
-        return self.text_features(classes), names
+        return self.class_features(classes, templates), names
 
     @torch.no_grad()
-    def head(self, classes: Sequence[str] | Features) -> BayesHead:
+    def head(self, classes: ClassNames | Features, *, templates: Templates | None = None) -> BayesHead:
         """A classifier for these classes alone: `head(inputs)` is `classify(inputs, classes).probs` at little more
         than the cost of `plain`.
 
@@ -140,10 +146,9 @@ class GaussianVLM(PlainVLM):
         checks nothing: what images that come one at a time need. Damped posteriors with an analytic link only.
 
         Args:
-            classes: names or prompts, or Features, [C].
+            classes, templates: as for `classify`.
         """
-        class_names(classes)
-        embedded, link = self.embed_texts(classes), self.settings.link
+        embedded, link = self.embed_texts(self.class_features(classes, templates)), self.settings.link
         return BayesHead(self.image, self.posterior["image"], embedded, self.scale, link, self.image_features)
 
     @torch.no_grad()
@@ -152,10 +157,12 @@ class GaussianVLM(PlainVLM):
         return prob_cosine(self.embed_images(inputs, progress=progress), self.embed_texts(texts))
 
     @torch.no_grad()
-    def joint_logit_covariance(self, inputs: Any, classes: Sequence[str] | Features) -> Tensor:  # [N, C, N, C]
+    def joint_logit_covariance(
+        self, inputs: Any, classes: ClassNames | Features, *, templates: Templates | None = None
+    ) -> Tensor:  # [N, C, N, C]
         """Covariance of the unnormalised logits t g.h between all pairs of inputs and classes, for a handful of both:
         inputs share the image projection and classes the text projection, so that none of them are independent."""
-        images, texts = self.image_features(inputs), self.text_features(classes)
+        images, texts = self.image_features(inputs), self.class_features(classes, templates)
         towers = [self._kronecker(tower, "The logits have no joint covariance") for tower in TOWERS]
         return joint_logit_covariance(towers[0], images, towers[1], texts, self.scale)
 

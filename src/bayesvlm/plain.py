@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
 from typing import Any, NoReturn, Self, get_args
 
 import torch
 from PIL import Image
 from torch import Tensor
 
-from bayesvlm.classes import class_names
 from bayesvlm.core.errors import BayesVLMError, ReadOnlyError, check_choice
 from bayesvlm.core.estimation import Loss
 from bayesvlm.core.features import Features
@@ -21,6 +19,7 @@ from bayesvlm.core.projection import Projection
 from bayesvlm.core.temperature import check_logit_scale
 from bayesvlm.images import ImageLike
 from bayesvlm.models import Adapter
+from bayesvlm.prompts import ClassNames, ClassPrompts, Templates
 
 BATCH_SIZE = 64
 """Images that go through an encoder at once, unless told otherwise."""
@@ -135,6 +134,31 @@ class PlainVLM:
             return inputs.to(self.device)
         return self.encoder("texts").encode_texts(inputs, progress=progress)
 
+    def class_features(
+        self, classes: ClassNames | Features, templates: Templates | None = None, *, progress: bool | None = None
+    ) -> Features:  # [C]
+        """Activations of classes, one row each: everything that takes classes takes these too. Features pass through.
+
+        Several prompts of a class, by templates or synonyms, become one row whose Gaussian is that of their averaged
+        unit embeddings, exactly (`bayesvlm.core.ensemble`): they cost nothing once they are encoded.
+
+        Args:
+            classes: names or prompts; for synonyms a list of names in the place of one, or {shown name: names}.
+            templates: prompts with {c} (or {}) in the place of the name, or functions of it, averaged; None: the names
+                are encoded as they are. One template is what the paper uses.
+        """
+        if not isinstance(classes, Features):
+            prompts = ClassPrompts.of(classes, templates)
+            return self.encoder("texts").encode_classes(prompts, progress)
+        if templates is not None:
+            raise BayesVLMError(
+                "The classes are Features, which are encoded already, so templates have no use; leave them out, or "
+                "pass class names."
+            )
+        if len(classes) == 0:
+            raise BayesVLMError("The class list is empty; pass at least one class name or prompt.")
+        return classes.to(self.device)
+
     def read_image(self, image: ImageLike, label: str = "the image") -> Image.Image:
         """One image as this model looks at it: upright RGB, no larger than its own preprocessing leaves it."""
         return self.encoder("images").read_image(image, label)
@@ -148,18 +172,21 @@ class PlainVLM:
         return self.adapter
 
     @torch.no_grad()
-    def logits(self, inputs: Any, classes: Sequence[str] | Features) -> Tensor:  # [N, C]
+    def logits(
+        self, inputs: Any, classes: ClassNames | Features, *, templates: Templates | None = None
+    ) -> Tensor:  # [N, C]
         """The scaled cosines t cos(g, h) of the model without a posterior; what temperature scaling divides."""
-        class_names(classes)
-        images, texts = self.image_features(inputs), self.text_features(classes)
+        texts, images = self.class_features(classes, templates), self.image_features(inputs)
         return plain_logits(self.image.embed(images), self.text.embed(texts), self.scale)
 
-    def plain(self, inputs: Any, classes: Sequence[str] | Features) -> Tensor:  # [N, C]
+    def plain(
+        self, inputs: Any, classes: ClassNames | Features, *, templates: Templates | None = None
+    ) -> Tensor:  # [N, C]
         """What the model says without a posterior: softmax of scaled cosines. Needs no fit."""
-        return torch.softmax(self.logits(inputs, classes), dim=1)
+        return torch.softmax(self.logits(inputs, classes, templates=templates), dim=1)
 
     @torch.no_grad()
-    def plain_head(self, classes: Sequence[str] | Features) -> PlainHead:
+    def plain_head(self, classes: ClassNames | Features, *, templates: Templates | None = None) -> PlainHead:
         """The same for `plain`: what `head` is to be compared with. Needs no fit."""
-        class_names(classes)
-        return PlainHead(self.image, self.text.embed(self.text_features(classes)), self.scale, self.image_features)
+        texts = self.class_features(classes, templates)
+        return PlainHead(self.image, self.text.embed(texts), self.scale, self.image_features)

@@ -29,6 +29,7 @@ from bayesvlm.fitting import fit_factors
 from bayesvlm.gaussian import GaussianVLM
 from bayesvlm.models import resolve_device
 from bayesvlm.predicting import tuned_taus
+from bayesvlm.prompts import ClassNames, Templates
 
 _OF_TUNING = ("tuned_on", "validation_nlpd")  # what provenance says of how tau was found
 
@@ -275,8 +276,9 @@ class BayesVLM(GaussianVLM):
         self,
         inputs: Any,
         labels: Sequence[int] | Sequence[str] | Tensor,
-        classes: Sequence[str] | Features,
+        classes: ClassNames | Features,
         *,
+        templates: Templates | None = None,
         taus: Sequence[float] = DEFAULT_TAUS,
         refine: bool = True,
         provenance: Mapping[str, Any] | None = None,
@@ -287,7 +289,8 @@ class BayesVLM(GaussianVLM):
         Args:
             inputs: images or Features, [N].
             labels: indices into `classes`, or class names, [N].
-            classes: names or prompts, or Features.
+            classes: names or prompts, synonyms as a list in the place of a name, or Features.
+            templates: prompts with {c} in the place of the name, averaged; None: names are encoded as they are.
             taus: the grid; the paper's is 1, 5, 10, ..., 200, the default is log-spaced over 0.01 to 1e4.
             refine: search on between the best grid point's neighbours.
             provenance: where the inputs came from; kept with the saved posterior, and the best NLPD with it.
@@ -301,7 +304,8 @@ class BayesVLM(GaussianVLM):
             raise BayesVLMError(
                 "There is one class only, so every tau predicts the same; tune with two classes or more."
             )
-        images, texts = self.image_features(inputs, progress=progress), self.text_features(classes)
+        texts = self.class_features(classes, templates, progress=progress)
+        images = self.image_features(inputs, progress=progress)
         target = label_indices(labels, names, len(images), len(texts)).to(self.device)
         grid = tuned_taus(self, images, target, texts, taus, refine, progress)
         earlier = self._untuned()["provenance"]

@@ -20,6 +20,7 @@ from bayesvlm.core.features import Features
 from bayesvlm.core.projection import Projection
 from bayesvlm.evaluation import nlpd
 from bayesvlm.predicting import Method
+from bayesvlm.prompts import ClassNames, Templates
 from bayesvlm.vlm import BayesVLM
 
 Labels = Sequence[int] | Sequence[str] | Tensor
@@ -29,7 +30,7 @@ def finetune(
     vlm: BayesVLM,
     images: Features,
     labels: Labels,
-    classes: Sequence[str] | Features,
+    classes: ClassNames | Features,
     validation: tuple[Features, Labels] | None = None,
     lr: float = 1e-4,
     seed: int = 0,
@@ -38,6 +39,7 @@ def finetune(
     batch: int = 32,
     weight_decay: float = 5e-2,
     method: Method = "probcosine",
+    templates: Templates | None = None,
 ) -> BayesVLM:
     """A new BayesVLM whose image projection was trained on labelled images; the given one stays as it is.
 
@@ -48,7 +50,7 @@ def finetune(
     Args:
         vlm: a fitted model.
         images, labels: what was labelled, [N]; labels are indices into the classes, or names.
-        classes: names or prompts, or Features, [C].
+        classes, templates: as for `classify`, [C].
         validation: images and labels.
         lr: the paper's is 1e-5, for models a hundred times the size of the embedded ones and more.
         seed: of the order of the batches.
@@ -62,7 +64,7 @@ def finetune(
     if not 0 <= weight_decay < math.inf:
         raise BayesVLMError(f"weight_decay={weight_decay}; it must be a finite number of at least 0.")
     names = class_names(classes)
-    images, texts = vlm.image_features(images), vlm.text_features(classes)
+    images, texts = vlm.image_features(images), vlm.class_features(classes, templates)
     target = label_indices(labels, names, len(images), len(texts)).to(vlm.device)
     if len(texts) < 2:
         raise BayesVLMError("There is one class only, and nothing to tell apart; fine-tune with two classes or more.")

@@ -38,6 +38,7 @@ from bayesvlm.core.predict import cosine_groups, draw_cost, entropy
 from bayesvlm.core.printing import described
 from bayesvlm.core.threads import threads_for
 from bayesvlm.progress import progress_bar
+from bayesvlm.prompts import ClassNames, Templates
 from bayesvlm.vlm import BayesVLM
 
 Strategy = Literal["random", "targeted-random", "entropy", "targeted-entropy", "bald", "targeted-bald", "epig"]
@@ -97,7 +98,7 @@ def select(
     vlm: BayesVLM,
     pool: Features,
     target: Features,
-    classes: Sequence[str] | Features,
+    classes: ClassNames | Features,
     strategy: Strategy = "epig",
     budget: int = 200,
     pool_labels: Sequence[int] | Tensor | None = None,
@@ -136,7 +137,7 @@ def rank(
     vlm: BayesVLM,
     pool: Features,
     target: Features,
-    classes: Sequence[str] | Features,
+    classes: ClassNames | Features,
     strategy: Strategy = "epig",
     budget: int = 200,
     pool_labels: Sequence[int] | Tensor | None = None,
@@ -147,6 +148,7 @@ def rank(
     draws: int = 100,
     metric: Metric = "cosine",
     options: Epig | None = None,
+    templates: Templates | None = None,
     progress: bool | None = None,
 ) -> Selection:
     """Choose what to label.
@@ -158,7 +160,7 @@ def rank(
         vlm: a fitted model.
         pool: what may be chosen, [N].
         target: what the model is to be good at; its labels are not needed, [M].
-        classes: names or prompts, or Features, [C].
+        classes, templates: as for `classify`, [C].
         strategy: see the module.
         budget: how many.
         pool_labels: the oracle EPIG asks for the label of what it chose; without it, its online steps leave W alone.
@@ -175,7 +177,7 @@ def rank(
     check_count("budget", budget)
     check_count("draws", draws)
     names = class_names(classes)
-    pool, target, texts = vlm.image_features(pool), vlm.image_features(target), vlm.text_features(classes)
+    pool, target, texts = vlm.image_features(pool), vlm.image_features(target), vlm.class_features(classes, templates)
     known = Known.of(vlm, pool, labelled, exclude, names, len(texts))
     known.check_budget(budget)
     if len(target) == 0:

@@ -14,6 +14,9 @@ from torch import Tensor
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.printing import described
 
+_BESIDE = {"residual": "[N, d]", "log_variance": "[N, d]", "constant": "[N, 1]"}
+"""What may come with activations, by name, and its shape."""
+
 Index = SupportsIndex | slice | Sequence[int] | Tensor | np.ndarray[Any, Any]
 
 
@@ -27,6 +30,7 @@ class Features:
         activations: [N, p], floating point; numpy arrays and nested lists are converted.
         residual: [N, d], added after the layer (SigLIP images), or None.
         log_variance: [N, d], of models that predict one (ProLIP, PCME++), whose activations are the means; or None.
+        constant: [N, 1], of an average (`bayesvlm.core.ensemble`): what became of the 1 that goes with a bias; None: 1.
 
     Example:
         >>> features = Features(torch.ones(4, 3))
@@ -37,16 +41,17 @@ class Features:
     activations: Tensor  # [N, p]
     residual: Tensor | None = None  # [N, d]
     log_variance: Tensor | None = None  # [N, d]
+    constant: Tensor | None = None  # [N, 1]
 
     __repr__ = described
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "activations", _finite_matrix(self.activations, "activations", "[N, p]"))
-        for name in ("residual", "log_variance"):
+        for name, shape in _BESIDE.items():
             given = getattr(self, name)
             if given is None:
                 continue
-            object.__setattr__(self, name, matrix := _finite_matrix(given, name, "[N, d]"))
+            object.__setattr__(self, name, matrix := _finite_matrix(given, name, shape))
             if len(matrix) != len(self.activations):
                 raise BayesVLMError(
                     f"Features have {len(self.activations)} rows of activations but {len(matrix)} of {name}; "
@@ -65,6 +70,17 @@ class Features:
     def each(self, change: Callable[[Tensor], Tensor]) -> Features:
         """The same change to everything."""
         return Features(**{name: change(value) for name, value in self.tensors().items()})
+
+    def scaled(self, factors: Tensor) -> Features:  # [N]
+        """Inputs whose embeddings are so many times as long, in the same direction."""
+        factors = factors.to(self.activations)[:, None]
+        ones = self.activations.new_ones(len(self), 1)
+        return Features(
+            self.activations * factors,
+            None if self.residual is None else self.residual * factors.to(self.residual),
+            None if self.log_variance is None else self.log_variance + 2 * factors.log().to(self.log_variance),
+            (ones if self.constant is None else self.constant) * factors,
+        )
 
     def __len__(self) -> int:
         return int(self.activations.shape[0])
@@ -104,7 +120,9 @@ class Features:
         if not parts:
             raise BayesVLMError("There are no features to concatenate: the input was empty.")
         tensors = [part.tensors() for part in parts]
-        for name in ("residual", "log_variance"):
+        if any("constant" in each for each in tensors):
+            tensors = [{"constant": torch.ones_like(each["activations"][:, :1])} | each for each in tensors]
+        for name in _BESIDE:
             have = sum(name in each for each in tensors)
             if 0 < have < len(parts):
                 raise BayesVLMError(

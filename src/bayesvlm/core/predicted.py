@@ -73,7 +73,7 @@ class PredictedVariance:
                 "This model predicts variances, but the features carry none; pass Features(mean, "
                 "log_variance=...), as its encoder returns."
             )
-        for name, found in features.tensors().items():
+        for name, found in (("activations", features.activations), ("log_variance", features.log_variance)):
             if found.shape[1] != self.width:
                 raise BayesVLMError(
                     f"The features' {name} is {found.shape[1]} wide, the model's embedding {self.width}; they are of "

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from bayesvlm.core.cosine import CosineMoments
+from bayesvlm.core.dataframe import prediction_frame
 from bayesvlm.core.distribution import EmbeddingDistribution
-from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.core.errors import BayesVLMError, check_count
 from bayesvlm.core.features import Features, Index, row_index
 from bayesvlm.core.notebook import bar, html_table, split_bar
 from bayesvlm.core.predict import EntropySplit, entropy, monte_carlo, sigmoid_probit
@@ -62,6 +63,14 @@ class SigmoidLink:
 
     scale: float
     bias: float
+
+
+class TopK(NamedTuple):
+    """The most probable classes of each input, the most probable first."""
+
+    probs: Tensor  # [N, k]
+    indices: Tensor  # [N, k]
+    names: tuple[tuple[str, ...], ...] | None  # k per input; None where the classes have none
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,6 +158,25 @@ class Prediction:
         return self.probs.argmax(dim=1)
 
     @property
+    def names(self) -> tuple[str, ...]:  # [N]
+        """Name of the most probable class."""
+        if self.classes is None:
+            raise BayesVLMError(
+                "The classes of this prediction were given as Features, which carry no names; look the indices in "
+                ".labels up in a list of your own."
+            )
+        return tuple(self.classes[label] for label in self.labels.tolist())
+
+    def topk(self, k: int) -> TopK:
+        """The k most probable classes of each input: `.probs` and `.indices` as of `torch.topk`, and their `.names`."""
+        if check_count("k", k) > (count := self.probs.shape[1]):
+            raise BayesVLMError(f"k is {k}, and there are {count} classes; ask for at most {count}.")
+        probs, indices = self.probs.topk(k, dim=1)
+        if self.classes is None:
+            return TopK(probs, indices, None)
+        return TopK(probs, indices, tuple(tuple(map(self.classes.__getitem__, row)) for row in indices.tolist()))
+
+    @property
     def entropy(self) -> Tensor:  # [N]
         """Entropy of `probs`, in nats: `epistemic + aleatoric`."""
         return entropy(self.probs)
@@ -189,6 +217,29 @@ class Prediction:
                 "This prediction was made without a posterior to draw from, so its entropy has no parts; fit one."
             )
         return self.draws if isinstance(self.draws, EntropySplit) else self.draws.split()
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether the parameters were drawn already, so that the two parts of the entropy cost nothing."""
+        return "monte_carlo" in self.__dict__ or isinstance(self.draws, EntropySplit)
+
+    def to_pandas(
+        self, top: int | None = None, *, wide: bool = False, parts: bool = False, level: float = 0.95
+    ) -> Any:  # pandas.DataFrame
+        """A table with a row per input: the predicted class, its probability, its cosine, and the entropy.
+
+        The index says which input a row is of, in a stream its place there, so that the tables of a stream can be
+        concatenated. The columns are `label`, `prob`, for SigLIP `label_prob` of the label by itself, `cosine` and its
+        `std`, `low` and `high` of its credible interval, and in nats `entropy`, and its parts `epistemic` and
+        `aleatoric` where the parameters were drawn already.
+
+        Args:
+            top: that many classes of each input, a row each, with their rank in the index as well.
+            wide: a further column per class, called as the class, with its probability.
+            parts: have the two parts of the entropy, drawing the parameters if need be.
+            level: probability that the interval covers.
+        """
+        return prediction_frame(self, top, wide, parts, level)
 
     # How it prints ---------------------------------------------------------------------------------------------------
 

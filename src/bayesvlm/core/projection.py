@@ -82,10 +82,13 @@ class Projection:
         return Projection(self.weight.to(*args, **kwargs), bias, self.residual)
 
     def inputs(self, features: Features) -> Tensor:  # [N, p]
-        """phi as the posterior sees it: cast to the weight's dtype and device, 1 appended when there is a bias."""
+        """phi as the posterior sees it: in the weight's dtype, on its device, and for a bias 1 (or the constant)."""
         self._check_activations(features)
         phi = features.activations.to(self.weight)
-        return phi if self.bias is None else torch.cat([phi, phi.new_ones(len(phi), 1)], dim=1)
+        if self.bias is None:
+            return phi
+        constant = phi.new_ones(len(phi), 1) if features.constant is None else features.constant.to(phi)
+        return torch.cat([phi, constant], dim=1)
 
     def embed(self, features: Features) -> Tensor:  # [N, d]
         """The mean embedding g = W phi + b + r, not normalised."""

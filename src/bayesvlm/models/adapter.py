@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from bayesvlm.core.distribution import EmbeddingDistribution
 from bayesvlm.core.embeddings import GaussianEmbeddings
+from bayesvlm.core.ensemble import ensemble
 from bayesvlm.core.errors import BayesVLMError, check_count
 from bayesvlm.core.estimation import Loss, Tower
 from bayesvlm.core.features import Features
@@ -23,9 +24,12 @@ from bayesvlm.images.decoding import ImageInputs, ImageLike, as_inputs
 from bayesvlm.models.preprocessing import PixelTensors, Preprocessor
 from bayesvlm.models.streaming import stream_features
 from bayesvlm.progress import progress_bar
+from bayesvlm.prompts import ClassPrompts
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 3e-2}
 """The largest error allowed in a coordinate of a unit embedding, or in a logit divided by the temperature."""
+
+_PROMPTS = 4096  # whose activations are held at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,6 +165,17 @@ class Adapter(ABC):
                     found = self.forward_texts(chunk)
                 parts.append(self._ordinary(found))
                 advance(len(chunk))
+        return Features.concatenate(parts)
+
+    def encode_classes(self, classes: ClassPrompts, progress: bool | None = None) -> Features:  # [C]
+        """The activations of classes: of its prompt, or of several as one row; see `bayesvlm.core.ensemble`."""
+        if classes.single:
+            return self.encode_texts(classes.texts, progress=progress)
+        parts = []
+        with progress_bar("Encoding prompts", total=len(classes.texts), unit="prompts", show=progress) as advance:
+            for texts, groups in classes.blocks(_PROMPTS):
+                parts.append(ensemble(self.text, self.encode_texts(texts, progress=False), groups))
+                advance(len(texts))
         return Features.concatenate(parts)
 
     def placed(self, pixels: PixelTensors) -> PixelTensors:
