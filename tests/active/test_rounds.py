@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from active.test_selection import BUDGET, CLASSES, POOL, SMALL, TARGET, vlm
 from core.references import assert_close, normal
 
+from active.test_selection import BUDGET, CLASSES, POOL, SMALL, TARGET, vlm
 from bayesvlm import BayesVLM, BayesVLMError, Features
 from bayesvlm.active import STRATEGIES, Epig, OnlineLaplace, rank, select
 from bayesvlm.active.acquisition import epig

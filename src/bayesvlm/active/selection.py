@@ -254,6 +254,32 @@ def _descending(score: Tensor, generator: torch.Generator) -> Tensor:  # [N]
 # EPIG -----------------------------------------------------------------------------------------------------------------
 
 
+def candidates(
+    vlm: BayesVLM,
+    pool: Features,
+    target: Features,
+    known: Known,
+    budget: int,
+    metric: Metric,
+    options: Epig,
+    generator: torch.Generator,
+    *,
+    keep_labelled: bool = False,
+) -> Tensor:  # [n]
+    """The target's nearest pool items, in pool order. Those that are labelled were candidates too, and are left out
+    unless they are to be kept."""
+    size = len(pool) - int(known.excluded.sum())
+    wanted = options.candidates or min(len(target), MOST_CANDIDATES)
+    count = min(size, max(wanted, math.ceil(LEAST_CHOICE * (budget + int(known.labelled.sum())))))
+    if count == size:
+        near = (~known.excluded).nonzero().flatten()
+    else:
+        order = torch.randperm(len(target), generator=generator)
+        embedded = vlm.embed_images(pool), vlm.embed_images(target)
+        near = nearest_distinct(*embedded, order, count, metric, known.excluded).sort().values
+    return near if keep_labelled else near[~known.labelled[near]]
+
+
 @dataclass(eq=False)
 class _EpigLoop:
     """Chooses one item, learns from it, and so on."""
@@ -272,7 +298,8 @@ class _EpigLoop:
 
     def run(self, budget: int, progress: bool | None) -> Selection:
         contrast = ClassContrast.of(self.vlm, self.texts)
-        left = self._candidates(budget)
+        options = (self.metric, self.options, self.generator)
+        left = candidates(self.vlm, self.pool, self.target, self.known, budget, *options)
         online = self._learnt(OnlineLaplace.begin(self.vlm.posterior["image"], contrast, self.options.beta))
         chosen, scores = [], []
         with (
@@ -303,18 +330,6 @@ class _EpigLoop:
             with self._timed("online"), threads_for(online.step_cost):
                 online = self._step(online, self.known.images[row], label)
         return online
-
-    def _candidates(self, budget: int) -> Tensor:  # [n]
-        """The target's nearest pool items, in pool order, without those that are labelled: they were candidates too."""
-        known, size = self.known, len(self.pool) - int(self.known.excluded.sum())
-        wanted = self.options.candidates or min(len(self.target), MOST_CANDIDATES)
-        count = min(size, max(wanted, math.ceil(LEAST_CHOICE * (budget + int(known.labelled.sum())))))
-        if count == size:
-            return (~known.taken).nonzero().flatten()
-        order = torch.randperm(len(self.target), generator=self.generator)
-        pool, target = self.vlm.embed_images(self.pool), self.vlm.embed_images(self.target)
-        near = nearest_distinct(pool, target, order, count, self.metric, known.excluded).sort().values
-        return near[~known.labelled[near]]
 
     def _draw(self) -> tuple[Features, int]:
         """The target images that a step looks at, and the seed of its draws."""
