@@ -168,23 +168,18 @@ class _Value:
 
     def of(self, image: Drawn, images: Features, seed: int) -> float:
         """Mean over the best, nats per label."""
-        half = self.draws // 2
-        finding, (valuing, bias) = (
-            self._scores(image, images, half, seed)[0],
-            self._scores(image, images, half, seed + 1),
-        )
-        best = finding.topk(min(BEST, len(finding))).indices
-        return float((valuing[best] - bias[best]).mean())
-
-    def _scores(self, image: Drawn, images: Features, draws: int, seed: int) -> tuple[Tensor, Tensor]:  # [n], [n]
-        """EPIG, and what it comes to once nothing is shared."""
+        count, half, found = len(self.target), self.draws // 2, []
+        for part in row_blocks(len(images), half * len(self.texts), BLOCK):
+            probs = self._probabilities(image, images[part], half, seed)
+            found.append(epig(probs[:, count:], probs[:, :count]).cpu())
+        best = torch.cat(found).topk(min(BEST, len(images))).indices
+        probs = self._probabilities(image, images[best], self.draws - half, seed + 1)
+        pool, target = probs[:, count:], probs[:, :count]
         generator = torch.Generator().manual_seed(seed)
-        orders = [torch.randperm(draws, generator=generator) for _ in range(PERMUTATIONS)]
-        count, scores, biases = len(self.target), [], []
-        for part in row_blocks(len(images), draws * len(self.texts), BLOCK):
-            both = Features.concatenate([self.target, images[part]])
-            probs = drawn_probabilities(image, both, self.text, self.texts, self.vlm.scale, draws, seed)
-            pool, target = probs[:, count:], probs[:, :count]
-            scores.append(epig(pool, target).cpu())
-            biases.append(torch.stack([epig(pool[order], target) for order in orders]).mean(dim=0).cpu())
-        return torch.cat(scores), torch.cat(biases)
+        orders = [torch.randperm(len(probs), generator=generator) for _ in range(PERMUTATIONS)]
+        bias = torch.stack([epig(pool[order], target) for order in orders]).mean()
+        return float(epig(pool, target).mean() - bias)
+
+    def _probabilities(self, image: Drawn, images: Features, draws: int, seed: int) -> Tensor:  # [S, M + n, C]
+        both = Features.concatenate([self.target, images])
+        return drawn_probabilities(image, both, self.text, self.texts, self.vlm.scale, draws, seed)
