@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bayesvlm.cli.options import Cache, Device, Json, Model, Overwrite, Root, StrictPosterior, Template
+from bayesvlm.cli.options import (
+    Cache,
+    ClassesFile,
+    Device,
+    Json,
+    Model,
+    Overwrite,
+    Root,
+    StrictPosterior,
+    Template,
+    Templates,
+)
 from bayesvlm.cli.output import emit, remark, table
 
 if TYPE_CHECKING:
@@ -33,12 +45,14 @@ def finetune(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the fine-tuned posterior.")] = Path("adapted"),
     classes: Annotated[
         str | None,
-        typer.Option("--classes", help="Class names, separated by commas. [default: the labels that occur]"),
+        typer.Option(
+            "--classes",
+            help='Class names, separated by commas, synonyms by bars: "couch|sofa,bed". [default: the labels]',
+        ),
     ] = None,
-    classes_file: Annotated[
-        Path | None, typer.Option("--classes-file", help="A file of class names, one per line.")
-    ] = None,
-    template: Template = "a photo of a {c}.",
+    classes_file: ClassesFile = None,
+    template: Template = None,
+    templates: Templates = None,
     validation: Annotated[
         str | None,
         typer.Option(
@@ -94,11 +108,12 @@ def finetune(
     from bayesvlm.active.stopping import WORTH
     from bayesvlm.artifacts.destination import posterior_destination
     from bayesvlm.cli.labelled import labelled_source
-    from bayesvlm.cli.prompts import prompts
+    from bayesvlm.cli.prompts import A_PHOTO, templates_given
     from bayesvlm.core.errors import BayesVLMError, BayesVLMWarning, check_choice, check_positive
     from bayesvlm.data import SkippedImages
     from bayesvlm.data.cache import FeatureCache
     from bayesvlm.experiments.feature_store import FeatureStore
+    from bayesvlm.prompts import ClassPrompts
     from bayesvlm.vlm import BayesVLM
 
     for name, given in {"--tune": tune, "--previous": previous, "--worth": worth is not None}.items():
@@ -111,7 +126,9 @@ def finetune(
     skipped = SkippedImages(strict)
     source = labelled_source(labels, root, skipped)
     held = None if validation is None else labelled_source(validation, root, skipped)
-    names = _classes(classes, classes_file, source.classes, labels)
+    prompts = templates_given(template, templates, A_PHOTO)
+    asked = ClassPrompts.of(_classes(classes, classes_file, source.classes, labels), prompts)
+    names = list(asked.names)
     vlm = BayesVLM.from_pretrained(posterior, model=model, device=device, strict=strict)
     _ = vlm.factors  # nothing is encoded for a model without a posterior
     if (before := vlm.provenance.get("fine_tuned_on")) is not None:
@@ -136,7 +153,7 @@ def finetune(
         remark("without --validation the last epoch is kept, and nothing says what the labels gained")
     elif both := set(images.names) & set(checked.names):
         remark(f"{len(both)} of the validation images are among the labelled ones, so that the figures flatter")
-    texts = vlm.class_features(prompts(names, template))
+    texts = encoder.classes(asked)
     known = None if checked is None else (checked.features, checked.labels)
     start = vlm
     with warnings.catch_warnings():
@@ -147,7 +164,7 @@ def finetune(
         if tune and known is not None:
             adapted = adapted.tune(*known, texts)
     facts: dict[str, Any] = {
-        "labels": labels, "classes": names, "template": template, "lr": lr, "epochs": epochs, "seed": seed,
+        "labels": labels, "classes": names, "templates": prompts, "lr": lr, "epochs": epochs, "seed": seed,
         "method": method, "validation": validation,
     }  # fmt: skip
     rounds, scores = None, {}
@@ -190,16 +207,13 @@ def finetune(
     emit(result, text, as_json)
 
 
-def _classes(listed: str | None, file: Path | None, occurring: list[str], source: str) -> list[str]:
+def _classes(listed: str | None, file: Path | None, occurring: list[str], source: str) -> Sequence[str | Sequence[str]]:
     """The classes that are named, or else those of the labels."""
-    from bayesvlm.classes import class_names
     from bayesvlm.cli.prompts import read_classes
     from bayesvlm.core.errors import BayesVLMError
 
     if listed is not None or file is not None:
-        names = read_classes(listed, file)
-        class_names(names)  # each once
-        return names
+        return read_classes(listed, file)
     if len(occurring) < 2:
         raise BayesVLMError(
             f"All labels of {source} are {', '.join(map(repr, occurring))}; there is nothing to tell apart, so label "
