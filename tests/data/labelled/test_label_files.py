@@ -202,7 +202,7 @@ def test_the_rows_of_a_split(tmp_path: Path) -> None:
     file = written(tmp_path, "t.csv", "image,label,split\na.png,cat,train\nb.png,dog,test\n")
     assert labels(read_labels(file, split="test")) == [("b.png", "dog")]
     assert labels(read_labels(file)) == TWO
-    with pytest.raises(BayesVLMError, match="has no split 'val'; its column 'split' says test, train"):
+    with pytest.raises(BayesVLMError, match="has no split 'val'; ask for one of those it has: test, train"):
         read_labels(file, split="val")
     with pytest.raises(BayesVLMError, match="has no column 'split', so 'test' chooses nothing"):
         read_labels(written(tmp_path, "u.csv", "image,label\na.png,cat\n"), split="test")
@@ -213,6 +213,8 @@ def test_a_list_of_images_needs_no_labels_where_none_are_asked_for(tmp_path: Pat
     assert labels(read_labels(file, labels_needed=False)) == [("a.png", None), ("b.png", None)]
     with pytest.raises(BayesVLMError, match="has the columns 'image'; one of them must be called label or class"):
         read_labels(file)
+    written(tmp_path, "t.csv", 'image,label\na.png,cat\na.png,dog\nb.png,"[""cat"", ""dog""]"\nc.png,cow\n')
+    assert labels(read_labels(file, labels_needed=False)) == [("a.png", None), ("b.png", None), ("c.png", "cow")]
 
 
 # Bad input ------------------------------------------------------------------------------------------------------------

@@ -21,7 +21,8 @@ LABEL_COLUMNS = ("label", "class", "category", "target", "choice")
 SPLIT_COLUMN = "split"
 
 _NO_IMAGES = "{file} lists no images; expected a header such as image,label and a row per image."
-_WANTED = frozenset({*IMAGE_COLUMNS, *LABEL_COLUMNS, SPLIT_COLUMN, CANCELLED})
+_ANSWERS = frozenset({"rank", "prob", "cosine"})  # columns of what `bayesvlm classify` writes
+_WANTED = frozenset({*IMAGE_COLUMNS, *LABEL_COLUMNS, SPLIT_COLUMN, CANCELLED, *_ANSWERS})
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,12 @@ def is_label_file(path: Path) -> bool:
 
 
 def read_labels(
-    file: str | Path, *, root: str | Path | None = None, split: str | None = None, labels_needed: bool = True
+    file: str | Path,
+    *,
+    root: str | Path | None = None,
+    split: str | None = None,
+    usual_split: str | None = None,
+    labels_needed: bool = True,
 ) -> list[LabelRow]:
     """Every image of a file, once, with its label, in the file's order.
 
@@ -58,21 +64,21 @@ def read_labels(
         file: csv, tsv, jsonl, parquet or json.
         root: where else the images may lie.
         split: take the rows whose column `split` says so; None takes all.
-        labels_needed: whether a table must have a column of labels; without one no image is labelled.
+        usual_split: which split to take where none is asked for, and the table has several.
+        labels_needed: whether a table must have a column of labels. Where it need not, an image whose labels
+            disagree has none.
 
     Raises:
         BayesVLMError: where the file cannot be read or has no such columns, and where an image has several labels and
             none of them a majority.
     """
     file = Path(file)
-    rows = _of_split(_raw_rows(file), split, file)
+    rows = _of_split(_raw_rows(file), split, usual_split, file)
     if not rows:
         raise BayesVLMError(_NO_IMAGES.format(file=file))
     columns = list(dict.fromkeys(name for row in rows for name in row))
     image_column = _usual_column(columns, IMAGE_COLUMNS, file)
-    label_column = find_column_in_order(columns, LABEL_COLUMNS)
-    if label_column is None and labels_needed:
-        label_column = _usual_column(columns, LABEL_COLUMNS, file)
+    label_column = _label_column(columns, labels_needed, file)
     bases = tuple(dict.fromkeys((file.parent, *((Path(root),) if root is not None else ()), Path())))
     images: dict[str, LabelRow] = {}
     votes: dict[str, Counter[str]] = {}
@@ -80,7 +86,7 @@ def read_labels(
         where = f"{file}, entry {number}"
         image = _image(row.get(image_column), where)
         written = None if label_column is None or _is_true(row.get(CANCELLED)) else row.get(label_column)
-        label = _label(written, f"{where} ({image})")
+        label = _label(written, f"{where} ({image})", labels_needed)
         if image is None and label is None:
             continue  # a blank line of a spreadsheet
         if image is None:
@@ -92,7 +98,7 @@ def read_labels(
             votes.setdefault(key, Counter())[label] += 1
     if not images:
         raise BayesVLMError(_NO_IMAGES.format(file=file))
-    return _decided(images, votes, file)
+    return _decided(images, votes, labels_needed, file)
 
 
 def find_image(image: str, bases: Sequence[Path]) -> Path:
@@ -115,29 +121,55 @@ def _usual_column(columns: Sequence[Any], known: Sequence[str], file: Path) -> s
     return found if found is not None else choose_column(columns, None, known, file, "in the first line of the file")
 
 
-def _of_split(rows: Sequence[Mapping[str, Any]], split: str | None, file: Path) -> Sequence[Mapping[str, Any]]:
-    if split is None:
-        return rows
-    column = find_column([name for row in rows[:1] for name in row], (SPLIT_COLUMN,))
-    if column is None:
+def _label_column(columns: Sequence[Any], needed: bool, file: Path) -> str | None:
+    """Where the labels are; what `bayesvlm classify` wrote has none: its column `class` is what a model says."""
+    found = find_column_in_order(columns, LABEL_COLUMNS)
+    answers = found == "class" and set(columns) >= _ANSWERS
+    if not needed:
+        return None if answers else found
+    if answers:
+        raise BayesVLMError(
+            f"{file} was written by `bayesvlm classify`: its column 'class' is what the model says, and no label; put "
+            "what is true into a column called label."
+        )
+    return found or _usual_column(columns, LABEL_COLUMNS, file)
+
+
+def _of_split(
+    rows: Sequence[Mapping[str, Any]], split: str | None, usual: str | None, file: Path
+) -> Sequence[Mapping[str, Any]]:
+    column = find_column(list(dict.fromkeys(name for row in rows for name in row)), (SPLIT_COLUMN,))
+    if column is None and split is not None:
         raise BayesVLMError(
             f"{file} has no column {SPLIT_COLUMN!r}, so {split!r} chooses nothing; leave it out, or add the column."
         )
-    found = [row for row in rows if str(row.get(column)).strip() == split]
-    if not found:
-        splits = sorted({str(row.get(column)).strip() for row in rows})
-        raise BayesVLMError(f"{file} has no split {split!r}; its column {column!r} says {', '.join(splits)}.")
-    return found
+    if column is None or (split is None and usual is None):
+        return rows
+    splits = sorted({_said(row.get(column)) for row in rows})
+    wanted = split or (usual if len(splits) > 1 else None)
+    if wanted is None:
+        return rows
+    if wanted not in splits:
+        raise BayesVLMError(f"{file} has no split {wanted!r}; ask for one of those it has: {', '.join(splits)}.")
+    return [row for row in rows if _said(row.get(column)) == wanted]
 
 
-def _decided(images: Mapping[str, LabelRow], votes: Mapping[str, Counter[str]], file: Path) -> list[LabelRow]:
+def _said(value: object) -> str:
+    return "" if value is None else str(value).strip()
+
+
+def _decided(
+    images: Mapping[str, LabelRow], votes: Mapping[str, Counter[str]], needed: bool, file: Path
+) -> list[LabelRow]:
     """Each image with its one label: what all, or most, of its rows say."""
     rows: list[LabelRow] = []
     disputed = []
     for key, row in images.items():
         found = votes.get(key, Counter())
         label, count = next(iter(found.most_common(1)), (None, 0))
-        if len(found) > 1:
+        if len(found) > 1 and not needed:
+            label = None
+        elif len(found) > 1:
             said = " and ".join(f"{name!r} ({times}x)" for name, times in found.most_common())
             if 2 * count <= found.total():
                 raise BayesVLMError(
@@ -171,18 +203,20 @@ def _image(value: object, where: str) -> str | None:
     return value.strip()
 
 
-def _label(value: object, where: str) -> str | None:
+def _label(value: object, where: str, needed: bool) -> str | None:
     """A label as text: whole numbers without a point, as they were before a gap made floats of their column."""
     value = chosen_label(value.strip() if isinstance(value, str) else value)
     if value is None or value == "" or value == [] or value != value:
         return None
     if isinstance(value, float) and value.is_integer():
         value = int(value)
+    if isinstance(value, str | int):
+        return str(value)
+    if not needed:
+        return None
     if isinstance(value, list):
         raise BayesVLMError(f"{where} has {len(value)} labels ({', '.join(map(str, value))}); an image has one.")
-    if not isinstance(value, str | int):
-        raise BayesVLMError(f"{where}: the label must be a name, got {value!r}; write it as text.")
-    return str(value)
+    raise BayesVLMError(f"{where}: the label must be a name, got {value!r}; write it as text.")
 
 
 def _is_true(value: object) -> bool:
