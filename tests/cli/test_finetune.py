@@ -23,9 +23,8 @@ POOL = ("--pool", "archive", "--target", "camera")
 
 def export(folder: Path) -> None:
     """archive/ and camera/ with images whose names tell the class, checked/ with a folder per class."""
-    for split, place in (
-        ("train", "archive"), ("emojione-black", "archive"), ("openmoji-colour", "checked"), ("openmoji-black", "camera"),
-    ):  # fmt: skip
+    places = {"train": "archive", "emojione-black": "archive", "openmoji-colour": "checked", "openmoji-black": "camera"}
+    for split, place in places.items():
         drawings = world.load(split)
         for key, image, label in zip(drawings.keys, drawings.images, drawings.labels, strict=True):
             name = drawings.classes[label].replace(" ", "_")
@@ -93,7 +92,7 @@ def test_it_is_the_python_function_and_what_is_saved_loads(run: Run) -> None:
     }
     assert saved.provenance["fine_tuned_on"] == len(images)
     assert saved.provenance["fine_tuning"]["classes"] == list(CLASSES)
-    code, out, err = run("classify", "adapted", "camera", *ASKED)
+    code, _, err = run("classify", "adapted", "camera", *ASKED)
     assert code == 0, err
 
 
@@ -158,6 +157,16 @@ def test_what_cannot_be_read_is_left_out_and_named(run: Run) -> None:
     assert (code, "broken__tennis.png" in err) == (2, True)
 
 
+def test_several_files_of_labels(run: Run) -> None:
+    write_labels(Path("more.csv"), pool()[::3])
+    assert learn(run, "more.csv", "-o", "both", "--json").json["images"] == len({*pool()[::4], *pool()[::3]})
+    Path("other.csv").write_text(
+        f"image,label\n{pool()[0]},{next(name for name in CLASSES if name != truth(pool()[0]))}\n"
+    )
+    code, _, err = learn(run, "other.csv")
+    assert (code, "in one place and" in err) == (2, True)
+
+
 def test_validation_among_the_labels_is_said(run: Run) -> None:
     write_labels(Path("some.csv"), pool()[:8])
     assert "2 of the validation images are among the labelled ones" in learn(run, "--validation", "some.csv").err
@@ -211,7 +220,7 @@ def test_label_studio_and_back(run: Run) -> None:
         "finetune", "emoji-clip", "export.json", *ASKED, "--validation", "./checked", "--epochs", 2, "--json"
     ).json
     assert learnt["images"] == 8
-    counts = {name: 0 for name in CLASSES}
+    counts = dict.fromkeys(CLASSES, 0)
     for task in tasks:
         counts[truth(task["data"]["image"])] += 1
     assert learnt["classes"] == counts

@@ -36,10 +36,10 @@ def finetune(
     context: typer.Context,
     posterior: Annotated[str, typer.Argument(help="A saved posterior (folder or Hub id), or an embedded model.")],
     labels: Annotated[
-        str,
+        list[str],
         typer.Argument(
-            help="All labels so far: a table of images and labels (csv, tsv, jsonl, parquet), Label Studio's export "
-            "(JSON, JSON-MIN, CSV), or a folder with a subfolder of images per class."
+            help="All labels so far: tables of images and labels (csv, tsv, jsonl, parquet), Label Studio's exports "
+            "(JSON, JSON-MIN, CSV), or folders with a subfolder of images per class."
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the fine-tuned posterior.")] = Path("adapted"),
@@ -99,7 +99,7 @@ def finetune(
 
         bayesvlm finetune posterior/ export.json --classes-file names.txt --validation val.csv --lr 1e-5
 
-        bayesvlm finetune posterior/ all-labels.csv --validation validation/ --previous adapted/ --out adapted-2/
+        bayesvlm finetune posterior/ labels.csv more.csv --validation validation/ --previous adapted/ --out adapted-2/
     """
     import torch
 
@@ -107,7 +107,7 @@ def finetune(
     from bayesvlm.active.rounds import FILE, Rounds
     from bayesvlm.active.stopping import WORTH
     from bayesvlm.artifacts.destination import posterior_destination
-    from bayesvlm.cli.labelled import labelled_source
+    from bayesvlm.cli.labelled import joined, labelled_source
     from bayesvlm.cli.prompts import A_PHOTO, templates_given
     from bayesvlm.core.errors import BayesVLMError, BayesVLMWarning, check_choice, check_positive
     from bayesvlm.data import SkippedImages
@@ -124,10 +124,11 @@ def finetune(
     context.with_resource(posterior_destination(out, overwrite))
     earlier = None if previous is None else Rounds.load(previous)
     skipped = SkippedImages(strict)
-    source = labelled_source(labels, root, skipped)
+    sources = [labelled_source(name, root, skipped) for name in labels]
     held = None if validation is None else labelled_source(validation, root, skipped)
+    called, occurring = ", ".join(labels), sorted({name for source in sources for name in source.classes})
     prompts = templates_given(template, templates, A_PHOTO)
-    asked = ClassPrompts.of(_classes(classes, classes_file, source.classes, labels), prompts)
+    asked = ClassPrompts.of(_classes(classes, classes_file, occurring, called), prompts)
     names = list(asked.names)
     vlm = BayesVLM.from_pretrained(posterior, model=model, device=device, strict=strict)
     _ = vlm.factors  # nothing is encoded for a model without a posterior
@@ -137,14 +138,14 @@ def finetune(
             "from the posterior before, with all labels"
         )
     encoder = FeatureStore(vlm, FeatureCache(cache))
-    images = source.encode(encoder, names, skipped)
+    images = joined([source.encode(encoder, names, skipped) for source in sources], names)
     checked = None if held is None else held.encode(encoder, names, skipped)
     if skipped.reasons:
         remark(str(skipped))
     counts = Counter(names[label] for label in images.labels)
     if len(counts) < 2:
         raise BayesVLMError(
-            f"All {len(images.labels)} labelled images of {labels} that can be read are of the class "
+            f"All {len(images.labels)} labelled images of {called} that can be read are of the class "
             f"{next(iter(counts))!r}; there is nothing to tell apart, so label images of another class too."
         )
     if missing := [name for name in names if name not in counts]:
@@ -176,7 +177,7 @@ def finetune(
         if earlier is not None and previous is not None:
             rounds = rounds.after(earlier, previous)
         scores = {name: _scores(of, checked.features, checked.labels, texts) for name, of in models.items()}
-        facts["validation_nlpd"] = {str(labels): estimate.value for labels, estimate in rounds.nlpd.items()}
+        facts["validation_nlpd"] = {str(count): estimate.value for count, estimate in rounds.nlpd.items()}
     adapted.with_provenance(fine_tuning=facts).save_pretrained(out, model=model)
     if rounds is None:
         (out / FILE).unlink(missing_ok=True)  # of an earlier result

@@ -53,6 +53,28 @@ def labelled_source(given: str, root: Path | None, skipped: SkippedImages) -> La
     return _Set(resolve(given, root=root).open(strict=skipped.strict))
 
 
+def joined(parts: Sequence[LabelledImages], names: Sequence[str]) -> LabelledImages:
+    """All of them, an image that several have once; with two labels it is an error."""
+    from bayesvlm.core.errors import BayesVLMError
+    from bayesvlm.core.features import Features
+
+    labels: dict[str, int] = {}
+    kept: list[Features] = []
+    for part in parts:
+        fresh = []
+        for row, (image, label) in enumerate(zip(part.names, part.labels, strict=True)):
+            if labels.get(image, label) != label:
+                raise BayesVLMError(
+                    f"{image} is labelled {names[labels[image]]!r} in one place and {names[label]!r} in another; "
+                    "decide on one."
+                )
+            if image not in labels:
+                fresh.append(row)
+            labels[image] = label
+        kept.append(part.features[fresh])
+    return LabelledImages(list(labels), list(labels.values()), Features.concatenate(kept))
+
+
 def labelled_rows(file: Path, root: Path | None) -> list[LabelRow]:
     """The images of a file that have a label; how many have none is said."""
     from bayesvlm.cli.output import remark

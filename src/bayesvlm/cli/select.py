@@ -279,7 +279,7 @@ def _labels(images: _Images, names: list[str]) -> list[int]:
 
 def _csv(rows: list[dict[str, Any]], strategy: str) -> str:
     text = io.StringIO()
-    writer = csv.DictWriter(text, rows[0], lineterminator="\n")
+    writer = csv.DictWriter(text, [*rows[0], "label"], lineterminator="\n")  # the last column is to be filled in
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
