@@ -163,6 +163,14 @@ class PlainVLM:
         """One image as this model looks at it: upright RGB, no larger than its own preprocessing leaves it."""
         return self.encoder("images").read_image(image, label)
 
+    def without_lower_case(self) -> Self:
+        """This model with an encoder that reads texts as they are written, as transformers' own pipelines do.
+
+        SigLIP was trained on lower-cased texts, and some of its tokenizers leave that to the caller: nothing to
+        predict with, but what the scores of transformers are reproduced with.
+        """
+        return self._changed(adapter=self.encoder("texts").without_lower_case())
+
     def encoder(self, what: str) -> Adapter:
         """The adapter; where there is none, a sentence that `what` ("images", "texts") cannot be encoded."""
         if self.adapter is None:

@@ -6,9 +6,9 @@ is below `worth` for each hundred of them; between the two it cannot be told.
 
 *Expected*: by the posterior in which every labelled image counts as one pair (beta = 1), the expected information gain
 of the best items that are left about the target's labels, in nats per label and target image, which is how much the
-expected NLPD falls. It is an upper bound for several labels, which tell the same in part. Draws bias it upwards,
-whatever the dependence; what pool and target have in common once their draws are permuted is that bias, and is taken
-off. The best are found by one half of the draws and valued by the other.
+model expects its NLPD to fall; several tell the same in part. Draws bias it upwards, whatever the dependence; what pool
+and target have in common once their draws are permuted is that bias, and is taken off. One half of the draws finds the
+best, the other values them.
 
 Either alone misleads: gains come in steps, and the model may expect what it does not get. Labels have stopped paying
 when both say so (docs/active.md).
@@ -83,7 +83,7 @@ class Gain:
 
 @dataclass(frozen=True)
 class Outlook:
-    """What a label is expected to tell about the target: nats per label and target image, at most.
+    """What a label is expected to tell about the target: nats per label and target image.
 
     Args:
         first: before the first label.

@@ -118,8 +118,8 @@ def expectation(expected: Outlook, worth: float) -> str:
     """What further labels are expected to tell, and what follows."""
     told = (
         f"a label of the images that are left is expected to tell {expected.now:.2g} nats about the target, "
-        f"{100 * expected.share:.0f} % of what the first did ({expected.first:.2g}): a hundred more, "
-        f"{100 * expected.now:.2g} nats at most"
+        f"{100 * expected.share:.0f} % of what one did before any label ({expected.first:.2g}); a hundred, "
+        f"{100 * expected.now:.2g}"
     )
     if expected.below(worth):
         return f"{told}, less than --worth {worth:g}: stop, if `bayesvlm finetune --previous` has gained no more either"
