@@ -257,6 +257,9 @@ def test_labels_are_learnt_and_what_is_listed_is_left_out(run: Run) -> None:
     random = run(*options, "--strategy", "random", "--labelled", "labels.csv", "-o", "random.csv")
     assert random.code == 0, random.err
     assert not set(chosen("random.csv")) & set(first)
+    assert run("finetune", "emoji-clip", "labels.csv", *ASKED, "--epochs", 1).code == 0
+    twice = run("select", "adapted", *options[2:], "--labelled", "labels.csv", "-o", "twice.csv")
+    assert "adapted was fine-tuned on 6 images already" in twice.err
 
 
 def test_a_seed_set_from_outside_the_pool(run: Run) -> None:

@@ -146,6 +146,11 @@ def select(
     if skipped.reasons:
         remark(str(skipped))
     left_out = sorted(excluded(exclude or [], images, root) | begun.rows)
+    if begun.learnt is not None and (before := vlm.provenance.get("fine_tuned_on")) is not None:
+        remark(
+            f"{posterior} was fine-tuned on {before} images already: what --labelled names of them is learnt twice; give "
+            "the posterior before"
+        )
     if strategy == "epig" and (advice := better_without_epig(budget, len(aimed))):
         remark(advice)
     chosen = rank(
@@ -182,7 +187,8 @@ def select(
         table("", ["rank", "image", "score", "taken for"], shown, texts=2),
         f"{len(rows)} of {len(images.names)} images chosen by {strategy}; the list is {out}",
     ]
-    if begun.learnt is not None and len(names) > 1 and not vlm.predicts_variance:
+    online = not vlm.predicts_variance and vlm.settings.structure == "damped"  # what the outlook is defined for
+    if begun.learnt is not None and len(names) > 1 and online:
         expected = outlook(vlm, images.features, aimed, texts, begun.learnt, exclude=left_out, seed=seed)
         result["outlook"] = {"labels": len(begun.learnt[1]), "first": expected.first, "now": expected.now}
         text.append(expectation(expected, worth))
