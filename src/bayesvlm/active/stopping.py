@@ -178,7 +178,7 @@ class _Value:
         generator = torch.Generator().manual_seed(seed)
         orders = [torch.randperm(len(probs), generator=generator) for _ in range(PERMUTATIONS)]
         bias = torch.stack([epig(pool[order], target) for order in orders]).mean()
-        return max(0.0, float(epig(pool, target).mean() - bias))  # information is never negative, an estimate may be
+        return max(0.0, float(epig(pool, target).mean() - bias))  # as information is
 
     def _probabilities(self, image: Drawn, images: Features, draws: int, seed: int) -> Tensor:  # [S, M + n, C]
         both = Features.concatenate([self.target, images])
