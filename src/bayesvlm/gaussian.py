@@ -140,16 +140,18 @@ class GaussianVLM(PlainVLM):
     @torch.no_grad()
     def head(self, classes: ClassNames | Features, *, templates: Templates | None = None) -> BayesHead:
         """A classifier for these classes alone: `head(inputs)` is `classify(inputs, classes).probs` at little more
-        than the cost of `plain`.
+        than the cost of `plain`, and `head.label_probs(inputs)` its `.label_probs`, for models that have them.
 
-        The classes are encoded once. `head.probs(activations, residual)` takes tensors straight from an encoder and
-        checks nothing: what images that come one at a time need. Damped posteriors with an analytic link only.
+        The classes are encoded once. `head.probs(activations, residual)`, and `head.sigmoid_probs` for each label by
+        itself, take tensors straight from an encoder and check nothing: what images that come one at a time need.
+        Damped posteriors with an analytic link only.
 
         Args:
             classes, templates: as for `classify`.
         """
         embedded, link = self.embed_texts(self.class_features(classes, templates)), self.settings.link
-        return BayesHead(self.image, self.posterior["image"], embedded, self.scale, link, self.image_features)
+        options: dict[str, Any] = {"encode": self.image_features, "logit_bias": self.label_bias}
+        return BayesHead(self.image, self.posterior["image"], embedded, self.scale, link, **options)
 
     @torch.no_grad()
     def similarity(self, inputs: Any, texts: Any, *, progress: bool | None = None) -> CosineMoments:

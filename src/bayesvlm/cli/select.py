@@ -148,8 +148,8 @@ def select(
     left_out = sorted(excluded(exclude or [], images, root) | begun.rows)
     if begun.learnt is not None and (before := vlm.provenance.get("fine_tuned_on")) is not None:
         remark(
-            f"{posterior} was fine-tuned on {before} images already: what --labelled names of them is learnt twice; give "
-            "the posterior before"
+            f"{posterior} was fine-tuned on {before} images already: what --labelled names of them is learnt twice; "
+            "give the posterior before"
         )
     if strategy == "epig" and (advice := better_without_epig(budget, len(aimed))):
         remark(advice)

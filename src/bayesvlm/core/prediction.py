@@ -193,7 +193,13 @@ class Prediction:
 
     @cached_property
     def label_probs(self) -> Tensor | None:  # [N, C]
-        """Probability of each label by itself, for models trained with the sigmoid loss (SigLIP); None for others."""
+        """Probability of each label by itself, `sigmoid_probit`, for models trained with the sigmoid loss; else None.
+
+        A row does not add up to 1: an image may carry several labels, or none. Another class in the list changes
+        nothing for the rest. They are small, because the loss counted one right text among thousands of wrong ones for
+        each image: 0.2 can be a clear yes, so choose thresholds on validation images
+        (`bayesvlm.safety.LabelThresholds`), not 0.5. docs/probability.md explains both kinds of probability.
+        """
         if isinstance(self.label_link, SigmoidLink):
             return sigmoid_probit(self.moments, self.label_link.scale, self.label_link.bias)
         return self.label_link
