@@ -7,7 +7,10 @@ from typing import Any
 from torch import Tensor
 
 from bayesvlm.core.estimation import Loss
+from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.images.decoding import PIXEL_VALUES
 from bayesvlm.models.huggingface import HuggingFaceAdapter
+from bayesvlm.models.image_tower import ImageTower
 from bayesvlm.models.projection_layer import ProjectionLayer
 
 
@@ -24,6 +27,15 @@ class SiglipAdapter(HuggingFaceAdapter):
     def towers(model: Any) -> tuple[ProjectionLayer, ProjectionLayer]:
         pooling = model.vision_model.head
         return ProjectionLayer(pooling.mlp.fc2, residual=pooling.layernorm), ProjectionLayer(model.text_model.head)
+
+    def image_tower(self) -> ImageTower:
+        if self.preprocessor.blank.keys() != {PIXEL_VALUES}:
+            raise BayesVLMError(
+                f"The image tower of {self.name!r} cannot be exported: it is a SigLIP 2 NaFlex, which takes masks and "
+                "shapes beside the pixels; export a SigLIP 2 of a fixed resolution, or the head alone "
+                "(head_only=True, --head-only)."
+            )
+        return ImageTower(self.model.vision_model, self._image_tower)
 
     def tokenise(self, texts: list[str]) -> dict[str, Tensor]:
         """Lower-cased and padded to the full context, with no mask: the pooled token is the last one, padding or not.
