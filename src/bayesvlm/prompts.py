@@ -86,6 +86,14 @@ class ClassPrompts:
         return len(self.names)
 
     @property
+    def repeated(self) -> list[str]:
+        """A prompt of each group of classes that have all their prompts in common, and cannot be told apart."""
+        prompts: dict[int, tuple[str, ...]] = {}
+        for text, group in zip(self.texts, self.groups, strict=True):
+            prompts[group] = (*prompts.get(group, ()), text)
+        return sorted(texts[0] for texts, count in Counter(prompts.values()).items() if count > 1)
+
+    @property
     def single(self) -> bool:
         """Whether every class has one prompt."""
         return len(self.texts) == len(self.names)

@@ -15,7 +15,7 @@ from PIL import Image
 
 from bayesvlm import BayesVLMError, embedded
 from bayesvlm.data import ImageFolder, LabelledShards, PairFolder, PairShards, Source, resolve
-from bayesvlm.data.labelled import KNOWN, prompts
+from bayesvlm.data.labelled import KNOWN, set_prompts
 from bayesvlm.data.names import DataName, data_root
 from bayesvlm.data.sources import Kind, bytes_in
 from bayesvlm_world import Split, WorldPairs, folder_of
@@ -446,8 +446,11 @@ def test_a_source_travels() -> None:
 
 def test_a_template_needs_a_place_for_the_class() -> None:
     class_folders(Path("mine"))
-    with pytest.raises(BayesVLMError, match="template='a thing' has no place for the class name"):
+    with pytest.raises(BayesVLMError, match="templates='a thing' has no place for the class name"):
         resolve("mine").open("a thing")
     opened = resolve("mine").open("one {c}")
-    assert prompts(opened) == ["one cat", "one dog"]
-    assert prompts(opened, "two {c}") == ["two cat", "two dog"]
+    assert set_prompts(opened).texts == ("one cat", "one dog")
+    assert set_prompts(opened, "two {c}").texts == ("two cat", "two dog")
+    several = resolve("mine").open(["one {c}", "two {c}"])
+    assert set_prompts(several).texts == ("one cat", "one dog"), "the first, unless more are asked for"
+    assert set_prompts(several, "all").texts == ("one cat", "two cat", "one dog", "two dog")

@@ -119,7 +119,7 @@ def test_inputs_name_everything_that_matters(vlm: BayesVLM, cache: FeatureCache)
         ready(vlm, cache, keep=0.5).inputs(data),
         ready(vlm, cache, methods=("plain",)).inputs(data),
         ready(vlm, cache, validation=thinned("new-drawing")).inputs(data),
-        ready(vlm, cache, template="a drawing of {c}").inputs(data),
+        ready(vlm, cache, templates="a drawing of {c}").inputs(data),
         ready(vlm, cache, validation=Prompted(thinned("validation"))).inputs(data),
         ready(vlm, cache).inputs(replace(data, labels=tuple(reversed(data.labels)))),
         ready(BayesVLM.from_pretrained("emoji-siglip", device="cpu"), cache).inputs(data),
@@ -193,7 +193,7 @@ def test_what_is_missing_is_said(vlm: BayesVLM) -> None:
         ready(vlm, None, methods=("temperature",), validation=None)
     assert ready(vlm, None, validation=None).methods == tuple(method for method in METHODS if method != "temperature")
     with pytest.raises(BayesVLMError, match="has no place for the class name"):
-        ready(vlm, None, template="a photo of a cat")
+        ready(vlm, None, templates="a photo of a cat")
     ready(vlm.without_posterior(), None, methods=("plain",), validation=None).run(thinned("openmoji-black"))
 
 

@@ -19,7 +19,7 @@ from bayesvlm.core.tuning import DEFAULT_TAUS, TauGrid
 from bayesvlm.data import resolve
 from bayesvlm.data.cache import FeatureCache
 from bayesvlm.data.distortion import Distortion
-from bayesvlm.data.labelled import prompts
+from bayesvlm.data.labelled import set_prompts
 from bayesvlm.data.labelled.samples import LabelledSet
 from bayesvlm.data.pairs import PairSet
 from bayesvlm.data.views import Views
@@ -148,7 +148,7 @@ class Lab:
 
     def classes(self, model: str, data: str) -> Features:
         """Features of the prompts of a set."""
-        return self.encoder(model).texts(prompts(self.set(data)))
+        return self.encoder(model).classes(set_prompts(self.set(data)))
 
     def validation(self, model: str) -> EncodedSet:
         """Features and labels of the validation set."""

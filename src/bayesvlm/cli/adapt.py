@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bayesvlm.cli.options import Cache, Device, Json, Model, Overwrite, Root, StrictPosterior
+from bayesvlm.cli.options import Cache, Device, Json, Model, Overwrite, Root, StrictPosterior, Template, Templates
 from bayesvlm.cli.output import emit, remark, table
 
 if TYPE_CHECKING:
@@ -51,9 +51,8 @@ def adapt(
     ] = None,
     search: Annotated[bool, typer.Option("--search", help="Find EPIG's gamma and beta on validation images.")] = False,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the runs and the page.")] = Path("adaptation"),
-    template: Annotated[
-        str | None, typer.Option(help="The prompt, with {c} for the class name. [default: the set's]")
-    ] = None,
+    template: Template = None,
+    templates: Templates = None,
     overwrite: Overwrite = False,
     model: Model = None,
     root: Root = None,
@@ -79,6 +78,7 @@ def adapt(
     """
     from bayesvlm.active import STRATEGIES, Epig
     from bayesvlm.artifacts.files import check_writable
+    from bayesvlm.cli.prompts import templates_given
     from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.data.cache import FeatureCache
     from bayesvlm.experiments.adaptation import Adaptation, Schedule
@@ -101,7 +101,8 @@ def adapt(
         raise BayesVLMError("--search finds gamma and beta; leave --gamma and --beta out.")
     if search and "epig" not in named:
         raise BayesVLMError("--search is for EPIG's gamma and beta; add epig to --strategies, or leave --search out.")
-    tasks = _tasks(domains, target, classes, root, template, strict)
+    prompts = templates_given(template, templates)
+    tasks = _tasks(domains, target, classes, root, prompts, strict)
     schedule = Schedule(
         strategies=named,  # type: ignore[arg-type]
         budgets=tasks.budgets if budgets is None else _budgets(budgets),
@@ -114,7 +115,7 @@ def adapt(
         "command": "adapt",
         "model": posterior,
         "domains": f"{domains}, {classes or 'all classes'}",
-        "prompts": template,
+        "prompts": prompts[0] if isinstance(prompts, list) and len(prompts) == 1 else prompts,
         "fine-tuning": f"lr {lr:g}, {epochs} epochs",
         "EPIG": "searched" if search else f"gamma {options.gamma:g}, beta {options.beta:g}",
         "targets": list(tasks.targets),
@@ -170,7 +171,7 @@ def _tasks(
     target: list[str] | None,
     classes: str | None,
     root: Path | None,
-    template: str | None,
+    templates: list[str] | str | None,
     strict: bool,
 ) -> _Tasks:
     """What was asked for, checked before anything is loaded."""
@@ -182,10 +183,10 @@ def _tasks(
         if classes is not None:
             raise BayesVLMError(f"--classes is for the embedded world; {domains} has its own, so leave it out.")
         known = find_domains(domains, root)
-        options: dict[str, Any] = {"root": root, "template": template, "strict": strict}
+        options: dict[str, Any] = {"root": root, "templates": templates, "strict": strict}
         asked = _asked(target, known.targets, tuple(known.sets))
         return _Tasks(asked, known.budgets, lambda encoder, name: domain_task(encoder, known, name, **options))
-    if template is not None:
+    if templates is not None:
         raise BayesVLMError("--template is not for the embedded world, whose prompts are its names; leave it out.")
     from bayesvlm.embedded import world
 

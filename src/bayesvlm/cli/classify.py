@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from bayesvlm.cli.options import Cache, Device, Json, Model, Overwrite, StrictPosterior, Template
+from bayesvlm.cli.options import (
+    Cache,
+    Classes,
+    ClassesFile,
+    Device,
+    Json,
+    Model,
+    Overwrite,
+    StrictPosterior,
+    Template,
+    Templates,
+)
 from bayesvlm.cli.output import emit, remark, table
 
 if TYPE_CHECKING:
@@ -34,11 +45,10 @@ def classify(
         ),
     ],
     images: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
-    classes: Annotated[str | None, typer.Option("--classes", help="Class names, separated by commas.")] = None,
-    classes_file: Annotated[
-        Path | None, typer.Option("--classes-file", help="A file of class names, one per line.")
-    ] = None,
-    template: Template = "a photo of a {c}.",
+    classes: Classes = None,
+    classes_file: ClassesFile = None,
+    template: Template = None,
+    templates: Templates = None,
     top: Annotated[int, typer.Option(min=1, help="Classes to show for each image.")] = 1,
     level: Annotated[float, typer.Option(help="Probability that the interval of the cosine covers.")] = 0.95,
     link: Annotated[
@@ -79,7 +89,7 @@ def classify(
         bayesvlm classify posterior/ photos/ --classes-file names.txt --top 5 --out results.csv
     """
     from bayesvlm.cli.answers import AnswerFile, Resumed
-    from bayesvlm.cli.prompts import prompts, read_classes
+    from bayesvlm.cli.prompts import A_PHOTO, read_classes, templates_given
     from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.data.cache import FeatureCache
     from bayesvlm.experiments.feature_store import FeatureStore
@@ -87,10 +97,11 @@ def classify(
     from bayesvlm.images.files import SkippedImages, find_all_images
     from bayesvlm.images.workers import worker_failures
     from bayesvlm.progress import duration, progress_bar
+    from bayesvlm.prompts import ClassPrompts
     from bayesvlm.vlm import BayesVLM
 
-    names = _unique(read_classes(classes, classes_file))
-    asked = prompts(names, template)
+    asked = ClassPrompts.of(read_classes(classes, classes_file), templates_given(template, templates, A_PHOTO))
+    names = list(asked.names)
     answers = None if out is None else AnswerFile(out, overwrite)
     skipped = SkippedImages(strict)
     paths = find_all_images(images, skipped)
@@ -107,7 +118,7 @@ def classify(
         "model": model,
         "files": _stamp(*(Path(name) for name in (posterior, model) if name)),
     }
-    question = {**models, "images": _stamp(*paths), "prompts": asked, **settings}
+    question = {**models, "images": _stamp(*paths), "prompts": asked.texts, **settings}
     vlm = BayesVLM.from_pretrained(posterior, model=model, device=device, strict=strict)
     if link is not None:
         vlm = vlm.replace(link=link)  # type: ignore[arg-type]
@@ -129,7 +140,7 @@ def classify(
                 found = _resumed(answers, paths, None if as_json else SHOWN, store, skipped)
             already, rows = found.done, found.rows  # that are shown
             advance(already)
-            texts = vlm.text_features(asked, progress=False)
+            texts = store.classes(asked) if not asked.single else vlm.text_features(asked.texts, progress=False)
             for batch in encode_files(store, paths, skipped, batch_size, start=already):
                 if batch.paths:
                     prediction = vlm.classify(batch.features, texts, method=method)  # type: ignore[arg-type]
@@ -180,13 +191,6 @@ def _stamp(*paths: Path) -> str:
                 f"{file}\0{status and (status.st_size, status.st_mtime_ns)}\0".encode(errors="surrogateescape")
             )
     return digest.hexdigest()
-
-
-def _unique(names: list[str]) -> list[str]:
-    from bayesvlm.classes import class_names
-
-    class_names(names)
-    return names
 
 
 def _describe(

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bayesvlm.cli.options import Cache, Device, Json, Model, Overwrite, Root, StrictPosterior
+from bayesvlm.cli.options import Cache, Device, Json, Model, Overwrite, Root, StrictPosterior, Template, Templates
 from bayesvlm.cli.output import emit, remark, table
 
 
@@ -41,9 +41,8 @@ def evaluate(
     ] = None,
     views: Annotated[int, typer.Option(help="How many random crops of an image vote (tta).")] = 64,
     keep: Annotated[float, typer.Option(help="Share of the crops that vote: the surest.")] = 0.3,
-    template: Annotated[
-        str | None, typer.Option(help="The prompt, with {c} for the class name. [default: the set's own]")
-    ] = None,
+    template: Template = None,
+    templates: Templates = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for results, tables and the page.")] = Path(
         "results"
     ),
@@ -77,6 +76,7 @@ def evaluate(
         bayesvlm eval --list
     """
     from bayesvlm.artifacts.files import check_writable
+    from bayesvlm.cli.prompts import templates_given
     from bayesvlm.core.errors import BayesVLMError, check_count
     from bayesvlm.data import resolve
     from bayesvlm.data.cache import FeatureCache
@@ -86,7 +86,7 @@ def evaluate(
     from bayesvlm.report.page import check_replaces
     from bayesvlm.report.tables import FORMATS, render_table
     from bayesvlm.report.writing import write_whole
-    from bayesvlm.report.zero_shot import MADE_FROM, write_zero_shot
+    from bayesvlm.report.zero_shot import MADE_FROM, prompts_used, write_zero_shot
     from bayesvlm.vlm import BayesVLM
 
     if listed:
@@ -102,10 +102,11 @@ def evaluate(
     if model is not None and len(models) > 1:
         raise BayesVLMError(f"--model {model} goes with one posterior, and there are {len(models)}; name one.")
     check_count("--views", views)
+    prompts = templates_given(template, templates)
     chosen = None if methods is None else _methods(methods)
     check_replaces(check_writable(out) / "report.html", MADE_FROM, overwrite)
 
-    sets = [resolve(name, root=root).open(template, strict) for name in data]
+    sets = [resolve(name, root=root).open(strict=strict) for name in data]
     _check_places(out, models, sets)
     _check_models(models, chosen, validation)
     store = FeatureCache(cache)
@@ -118,11 +119,11 @@ def evaluate(
             vlm,
             name,
             methods=chosen,
-            validation=resolve(tuned_on, root=root).open(template, strict) if tempered and tuned_on else None,
+            validation=resolve(tuned_on, root=root).open(strict=strict) if tempered and tuned_on else None,
             views=Views(views),
             keep=keep,
             cache=store,
-            template=template,
+            templates=prompts,
         )
         paths = [place(out, name, labelled.name) for labelled in sets]
         before = [_before(path, run.inputs(data), overwrite) for path, data in zip(paths, sets, strict=True)]
@@ -146,7 +147,7 @@ def evaluate(
         return
     emit(
         {"results": [result.numbers for result in results], "skipped": skipped, "report": str(page)},
-        [*_tables(results), f"results, tables and pictures are in {out}; the page is {page}"],
+        [*_tables(results), prompts_used(results), f"results, tables and pictures are in {out}; the page is {page}"],
         as_json,
     )
 

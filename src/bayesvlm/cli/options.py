@@ -27,7 +27,26 @@ Out = Annotated[Path, typer.Option("--out", "-o", help="Folder for the saved pos
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace an earlier result; without it the command stops instead.")
 ]
-Template = Annotated[str, typer.Option("--template", help="The prompt, with {c} for the class name.")]
+Classes = Annotated[
+    str | None, typer.Option("--classes", help='Class names, separated by commas; synonyms by bars: "couch|sofa,bed".')
+]
+ClassesFile = Annotated[
+    Path | None, typer.Option("--classes-file", help="A file of class names, one per line; synonyms separated by bars.")
+]
+Template = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--template",
+        help="The prompt, with {c} for the class name; repeatable: embeddings of several are averaged.",
+    ),
+]
+Templates = Annotated[
+    str | None,
+    typer.Option(
+        "--templates",
+        help="Several prompts: a file, one per line; those of a known set (imagenet: 80); or all, the data set's own.",
+    ),
+]
 Root = Annotated[
     Path | None, typer.Option("--root", help="Folder of the known sets. [default: $BAYESVLM_DATA, else ./data]")
 ]

@@ -7,16 +7,50 @@ from pathlib import Path
 
 from bayesvlm.core.errors import BayesVLMError
 
-
-def prompts(classes: Sequence[str], template: str) -> list[str]:
-    """Each class name in its template."""
-    if "{c}" not in template:
-        raise BayesVLMError(f"--template {template!r} has no place for the class name; put {{c}} where it goes.")
-    return [template.replace("{c}", name) for name in classes]
+A_PHOTO = ("a photo of a {c}.",)
+"""What is asked where no data set has a prompt of its own: the paper's."""
 
 
-def read_classes(listed: str | None, file: Path | None) -> list[str]:
-    """Class names from `--classes a,b,c` or one per line from `--classes-file`."""
+def templates_given(
+    each: Sequence[str] | None, several: str | None, otherwise: Sequence[str] | None = None
+) -> list[str] | str | None:
+    """The prompts that --template and --templates ask for; "all" is left to the data set that has them.
+
+    Args:
+        each: of --template.
+        several: of --templates.
+        otherwise: where neither is given; None: a data set has its own, so that "all" can be asked for.
+    """
+    from bayesvlm.data.labelled import KNOWN, read_templates
+    from bayesvlm.data.labelled.templates import ALL
+    from bayesvlm.prompts import check_templates
+
+    if several is None:
+        if not each:
+            return None if otherwise is None else list(otherwise)
+        check_templates(each)
+        return list(each)
+    if each:
+        raise BayesVLMError("--template and --templates both name prompts; give the one or the other.")
+    if several == ALL and otherwise is None:
+        return ALL
+    file = Path(several).expanduser()
+    if several in KNOWN and not file.exists():
+        return list(KNOWN[several].templates)
+    if not file.exists():
+        every = "" if otherwise is None else "; all is for commands whose data set has prompts"
+        raise BayesVLMError(
+            f"--templates {several}: there is no such file, nor a known set of that name; give a file with one prompt "
+            f"per line, such as zeroshot_classification_templates.txt, or a set such as imagenet{every}."
+        )
+    return list(read_templates(file))
+
+
+def read_classes(listed: str | None, file: Path | None) -> list[Sequence[str]]:
+    """Class names from `--classes a,b,c` or one per line from `--classes-file`; "couch | sofa" are names of one class.
+
+    A class with one name is that name, one with several a list of them.
+    """
     if (listed is None) == (file is None):
         raise BayesVLMError("Give the classes once: --classes 'cat,dog' or --classes-file names.txt (one per line).")
     if file is not None:
@@ -32,4 +66,5 @@ def read_classes(listed: str | None, file: Path | None) -> list[str]:
     if not names:
         where = f"--classes-file {file}" if file else f"--classes {listed!r}"
         raise BayesVLMError(f"{where} names no class; give at least one, such as cat.")
-    return names
+    several = [[each.strip() for each in name.split("|")] for name in names]
+    return [found[0] if len(found) == 1 else found for found in several]

@@ -12,7 +12,19 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from bayesvlm.cli.options import Cache, Device, Json, Model, Overwrite, Root, StrictPosterior, Template
+from bayesvlm.cli.options import (
+    Cache,
+    Classes,
+    ClassesFile,
+    Device,
+    Json,
+    Model,
+    Overwrite,
+    Root,
+    StrictPosterior,
+    Template,
+    Templates,
+)
 from bayesvlm.cli.output import emit, remark, table
 
 if TYPE_CHECKING:
@@ -35,11 +47,10 @@ def select(
         list[str],
         typer.Option("--target", "-t", help="Images like those the model should get right, named the same way."),
     ],
-    classes: Annotated[str | None, typer.Option("--classes", help="Class names, separated by commas.")] = None,
-    classes_file: Annotated[
-        Path | None, typer.Option("--classes-file", help="A file of class names, one per line.")
-    ] = None,
-    template: Template = "a photo of a {c}.",
+    classes: Classes = None,
+    classes_file: ClassesFile = None,
+    template: Template = None,
+    templates: Templates = None,
     strategy: Annotated[
         str,
         typer.Option(help="How to choose: epig, bald, entropy, random or targeted-bald, -entropy, -random."),
@@ -82,26 +93,26 @@ def select(
     from bayesvlm.active.selection import better_without_epig
     from bayesvlm.active.targeting import Metric
     from bayesvlm.artifacts.files import check_new_file
-    from bayesvlm.classes import class_names
-    from bayesvlm.cli.prompts import prompts, read_classes
+    from bayesvlm.cli.prompts import A_PHOTO, read_classes, templates_given
     from bayesvlm.core.errors import BayesVLMError, check_choice
     from bayesvlm.data import SkippedImages
     from bayesvlm.data.cache import FeatureCache
     from bayesvlm.experiments.feature_store import FeatureStore
+    from bayesvlm.prompts import ClassPrompts
     from bayesvlm.report.writing import write_whole
     from bayesvlm.vlm import BayesVLM
 
     if out.suffix not in _FORMS:
         raise BayesVLMError(f"--out {out}: the list can be a {', '.join(_FORMS)} file; choose one of these endings.")
     check_new_file(out, overwrite)
-    names = read_classes(classes, classes_file)
-    class_names(names)  # each once
+    asked = ClassPrompts.of(read_classes(classes, classes_file), templates_given(template, templates, A_PHOTO))
+    names = list(asked.names)
     check_choice("strategy", strategy, STRATEGIES)
     check_choice("metric", metric, get_args(Metric))
     vlm = BayesVLM.from_pretrained(posterior, model=model, device=device, strict=strict)
-    texts = vlm.text_features(prompts(names, template), progress=False)
     skipped = SkippedImages(strict)
     encoder = FeatureStore(vlm, FeatureCache(cache))
+    texts = encoder.classes(asked)
     images = _encoded(encoder, pool, root, skipped, "pool")
     aimed = _encoded(encoder, target, root, skipped, "target").features
     if skipped.reasons:

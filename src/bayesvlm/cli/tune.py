@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from bayesvlm.cli.options import Cache, Device, Json, Model, Root, StrictPosterior
+from bayesvlm.cli.options import Cache, Device, Json, Model, Root, StrictPosterior, Template, Templates
 from bayesvlm.cli.output import emit, remark, table
 
 
@@ -19,9 +19,8 @@ def tune(
         str,
         typer.Argument(help="Labelled images: a folder with a subfolder per class, or a set that `eval --list` shows."),
     ],
-    template: Annotated[
-        str | None, typer.Option(help="The prompt, with {c} for the class name. [default: the set's own]")
-    ] = None,
+    template: Template = None,
+    templates: Templates = None,
     root: Root = None,
     cache: Cache = None,
     model: Model = None,
@@ -41,10 +40,11 @@ def tune(
         bayesvlm tune posterior/ imagenet:val
     """
     from bayesvlm.artifacts.destination import posterior_destination
+    from bayesvlm.cli.prompts import templates_given
     from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.data import resolve
     from bayesvlm.data.cache import FeatureCache
-    from bayesvlm.data.labelled import prompts
+    from bayesvlm.data.labelled import set_prompts
     from bayesvlm.experiments.feature_store import FeatureStore
     from bayesvlm.images.files import describe_skipped
     from bayesvlm.vlm import BayesVLM
@@ -53,8 +53,10 @@ def tune(
         raise BayesVLMError(
             f"{posterior} is not a folder on this machine; tune writes the new tau into it, so give a folder."
         )
+    prompts = templates_given(template, templates)
     context.with_resource(posterior_destination(posterior, overwrite=True))
-    images = resolve(validation, root=root).open(template, strict)
+    images = resolve(validation, root=root).open(strict=strict)
+    asked = set_prompts(images, prompts)
     vlm = BayesVLM.from_pretrained(posterior, model=model, device=device, strict=strict)
     _ = vlm.factors  # nothing is encoded for a model without a posterior
     encoder = FeatureStore(vlm, FeatureCache(cache))
@@ -63,7 +65,7 @@ def tune(
     if found.skipped:
         remark(describe_skipped(found.skipped))
     before = vlm.tau
-    grid = vlm.tune(found.features, labels, encoder.texts(prompts(images, template))).tuning
+    grid = vlm.tune(found.features, labels, encoder.classes(asked)).tuning
     assert grid is not None  # just tuned
     vlm.save_pretrained(posterior, model=model)
     best = grid.best

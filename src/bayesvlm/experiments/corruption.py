@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.features import Features
-from bayesvlm.data.labelled import LabelledSet, prompts
+from bayesvlm.data.labelled import LabelledSet, set_prompts
 from bayesvlm.images.files import read_stored
 from bayesvlm.vlm import BayesVLM
 
@@ -38,7 +38,7 @@ def spread_pairs(data: LabelledSet, pairs: int = 100) -> tuple[list[Image.Image]
     size = sum(1 for _ in data) if data.size is None else data.size
     rows = set(torch.linspace(0, size - 1, min(pairs, size), dtype=torch.float64).long().tolist())
     chosen = [sample for row, sample in enumerate(data) if row in rows]
-    texts = prompts(data)
+    texts = list(set_prompts(data).texts)
     decoded = data.skipped.decode(chosen, read_stored)
     read = [(image, texts[sample.label]) for sample, image in decoded if image is not None]
     if not read:

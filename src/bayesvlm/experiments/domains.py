@@ -12,10 +12,11 @@ from torch import Tensor
 
 from bayesvlm.core.errors import BayesVLMError, check_choice
 from bayesvlm.data import resolve
-from bayesvlm.data.labelled import prompts
+from bayesvlm.data.labelled import set_prompts
 from bayesvlm.data.names import DataName, data_root
 from bayesvlm.experiments.adaptation import BUDGETS, Labelled, Task
 from bayesvlm.experiments.feature_store import EncodedSet, FeatureStore
+from bayesvlm.prompts import Templates
 
 PARTS = {"target": (0,), "validation": (1,), "pool": (2, 3, 4)}
 """Fifths of a domain, by a hash of the image's key: these sets come without a split of their own."""
@@ -79,7 +80,7 @@ def domain_task(
     target: str,
     *,
     root: str | Path | None = None,
-    template: str | None = None,
+    templates: Templates | None = None,
     strict: bool = False,
 ) -> Task:
     """Get better at one of the domains, with labels from all of them.
@@ -90,11 +91,11 @@ def domain_task(
     Args:
         target: one of the domains.
         root: the folder of the known data sets; see `resolve`.
-        template: a prompt with {c} for the class; None takes the set's own.
+        templates: prompts with {c} for the class, or "all" of the set's; None takes its first.
         strict: stop at the first image that cannot be read.
     """
     check_choice("target", target, tuple(domains.sets))
-    opened = {name: resolve(of, root=root).open(template, strict) for name, of in domains.sets.items()}
+    opened = {name: resolve(of, root=root).open(strict=strict) for name, of in domains.sets.items()}
     encoded = {name: encoder.images(data) for name, data in opened.items()}
     classes = opened[target].classes
     place = {name: index for index, name in enumerate(classes)}
@@ -111,7 +112,7 @@ def domain_task(
             f"The domain {target!r} has {len(encoded[target].keys)} images, of which {len(aimed)} fall to the target "
             f"and {len(held)} to validation; both need some, so give a larger one."
         )
-    texts = encoder.texts(prompts(opened[target], template))
+    texts = encoder.classes(set_prompts(opened[target], templates))
     skipped = {f"{name}/{key}": why for name, each in encoded.items() for key, why in each.skipped.items()}
     return Task(f"{domains.name}/{target}", Labelled.concatenate(pool), aimed, held, texts, tuple(origins), skipped)
 

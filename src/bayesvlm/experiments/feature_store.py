@@ -30,6 +30,7 @@ from bayesvlm.models.adapter import Adapter
 from bayesvlm.models.preprocessing import PixelTensors
 from bayesvlm.models.streaming import Expansion, PixelBatch, StreamedBatch, stream_pixels
 from bayesvlm.progress import progress_bar
+from bayesvlm.prompts import ClassPrompts
 from bayesvlm.vlm import BayesVLM
 
 SCHEMA = 2  # of this module: raise it when the same inputs come to give other features
@@ -120,6 +121,17 @@ class FeatureStore:
 
         def parts(start: int) -> Iterator[Part]:
             yield Part(_tensors(self.adapter.encode_texts(list(prompts)[start:], progress=False)), {}, len(prompts))
+
+        return _features(self._collect(key, parts).tensors)
+
+    def classes(self, asked: ClassPrompts) -> Features:  # [C]
+        """Features of classes, of all prompts of each as one row."""
+        if asked.single:
+            return self.texts(asked.texts)
+        key = {**self.identity, "prompts": list(asked.texts), "groups": list(asked.groups)}
+
+        def parts(start: int) -> Iterator[Part]:
+            yield Part(_tensors(self.adapter.encode_classes(asked)[start:]), {}, len(asked))
 
         return _features(self._collect(key, parts).tensors)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import platform
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
@@ -26,13 +25,14 @@ from bayesvlm.artifacts.weights import weight_hashes
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.estimation import TOWERS
 from bayesvlm.data.cache import FeatureCache, tensor_fingerprint
-from bayesvlm.data.labelled import prompts
 from bayesvlm.data.labelled.samples import LabelledSet, absent_classes
+from bayesvlm.data.labelled.templates import ALL, chosen_templates, set_prompts
 from bayesvlm.data.views import Views
 from bayesvlm.evaluation import Outcomes, not_worse_than_best
 from bayesvlm.experiments.feature_store import FeatureStore
 from bayesvlm.experiments.methods import PREDICTED, SINGLE, VOTING, Methods, check_suits, losses
 from bayesvlm.experiments.scoring import Scores
+from bayesvlm.prompts import check_templates
 from bayesvlm.vlm import BayesVLM
 
 SCHEMA = 1
@@ -61,6 +61,12 @@ class Result:
     @property
     def data(self) -> str:
         return str(self.inputs["data"]["name"])
+
+    @property
+    def templates(self) -> list[str]:
+        """The prompts that were averaged for each class; the paper's one, unless more were asked for."""
+        data = self.inputs["data"]
+        return [data["template"]] if "template" in data else list(data["templates"])
 
     @property
     def left_out(self) -> list[str]:
@@ -170,7 +176,8 @@ class ZeroShot:
         views: for the methods that vote.
         keep: the share of views that vote.
         cache: of features; None keeps none.
-        template: a prompt with {c} for the class; None takes the first one of each set.
+        templates: prompts with {c} for the class, averaged; "all": every one that a set has; None: the first of each,
+            as the paper does.
         encoder: of the same model, where there is one with a cache already.
     """
 
@@ -184,7 +191,7 @@ class ZeroShot:
         views: Views | None = None,
         keep: float = 0.3,
         cache: FeatureCache | None = None,
-        template: str | None = None,
+        templates: Sequence[str] | str | None = None,
         encoder: FeatureStore | None = None,
     ) -> None:
         if methods is None:
@@ -201,9 +208,9 @@ class ZeroShot:
             raise BayesVLMError("The method 'temperature' needs labelled images to find it on; name a validation set.")
         if not 0 < keep <= 1:
             raise BayesVLMError(f"keep={keep}; it is the share of views that vote, above 0 and at most 1.")
-        if template is not None and "{c}" not in template:
-            raise BayesVLMError(f"template={template!r} has no place for the class name; put {{c}} where it goes.")
-        self.vlm, self.name, self.methods, self.template = vlm, name, tuple(methods), template
+        if templates != ALL:
+            check_templates(templates)
+        self.vlm, self.name, self.methods, self.templates = vlm, name, tuple(methods), templates
         self.views = (views or Views()) if set(methods) & set(VOTING) else None
         self.encoder = encoder or FeatureStore(vlm, cache)
         self.validation, self.keep = validation if "temperature" in methods else None, keep
@@ -214,7 +221,7 @@ class ZeroShot:
         if self.validation is None:
             return Methods(self.vlm, None, self.keep)
         found = self.encoder.images(self.validation)
-        classes = self.encoder.texts(prompts(self.validation, self.template))
+        classes = self.encoder.classes(set_prompts(self.validation, self.templates))
         return Methods.tuned(self.vlm, found.features, found.labels, classes, self.keep)
 
     def inputs(self, data: LabelledSet) -> dict[str, Any]:
@@ -240,15 +247,15 @@ class ZeroShot:
         methods = self.ready
         found = self.encoder.images(data)
         views = None if self.views is None else self.encoder.images(data, self.views)
-        asked = prompts(data, self.template)
-        classes = self.encoder.texts(asked)
+        asked = set_prompts(data, self.templates)
+        classes = self.encoder.classes(asked)
         encoded = time.perf_counter()
         scores = methods.scores(found.features, found.labels, classes, self.methods, views.features if views else None)
         facts = {
             "images": len(found.labels),
             "classes": len(data.classes),
             "classes_without_images": absent_classes(found.labels.tolist(), data.classes),
-            "repeated_prompts": sorted({prompt for prompt, count in Counter(asked).items() if count > 1}),
+            "repeated_prompts": asked.repeated,
             "skipped": dict(found.skipped),
             "temperature": methods.temperature,
             "left_out": self.left_out,
@@ -257,9 +264,10 @@ class ZeroShot:
         }
         return Result(inputs, facts, scores)
 
-    def _named(self, data: LabelledSet) -> dict[str, str]:
-        template = self.template or data.templates[0]
-        return {"name": data.name, "fingerprint": self.encoder.fingerprint(data), "template": template}
+    def _named(self, data: LabelledSet) -> dict[str, Any]:
+        used = chosen_templates(data, self.templates)
+        prompts = {"template": used[0]} if len(used) == 1 else {"templates": used}
+        return {"name": data.name, "fingerprint": self.encoder.fingerprint(data), **prompts}
 
 
 def model_inputs(vlm: BayesVLM, name: str, encoder: FeatureStore) -> dict[str, Any]:

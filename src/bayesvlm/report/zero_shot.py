@@ -130,8 +130,20 @@ def lead(results: Sequence[Result]) -> str:
     return (
         f"{len(methods)} ways to predict ({', '.join(methods)}) from the same features, on "
         f"{len({result.data for result in results})} labelled sets. Bold in the tables: not worse than the best "
-        f"(paired t-test over the images, p = {LEVEL}; for ECE the smallest)."
+        f"(paired t-test over the images, p = {LEVEL}; for ECE the smallest). {prompts_used(results)}"
     )
+
+
+def prompts_used(results: Sequence[Result]) -> str:
+    """Which prompts the classes of each set were asked for with."""
+    sets: dict[tuple[str, ...], dict[str, None]] = {}
+    for result in results:
+        sets.setdefault(tuple(result.templates), {})[result.data] = None
+    said = [
+        f"{repr(used[0]) if len(used) == 1 else f'{len(used)} templates, averaged,'} for {', '.join(of)}"
+        for used, of in sets.items()
+    ]
+    return f"Prompts: {'; '.join(said)}."
 
 
 def verdicts(results: Sequence[Result]) -> list[str]:

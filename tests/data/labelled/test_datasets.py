@@ -95,7 +95,7 @@ def test_a_saved_folder_that_is_one_split(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["datasets:someone/things:test", "datasets:someone/things"])
 def test_by_name(hub: Hub, name: str) -> None:
-    opened = resolve(name).open(template="a drawing of {c}")
+    opened = resolve(name).open(templates="a drawing of {c}")
     assert isinstance(opened, HubImages)
     assert (opened.name, opened.size, opened.templates) == ("things", 2, ("a drawing of {c}",))
 

@@ -62,7 +62,7 @@ def test_dtd(dtd: Archive) -> None:
     assert dtd.read() == [("polka-dotted_0005.jpg", "polka-dotted"), ("banded_0005.jpg", "banded")]
     assert dtd.read("val") == [("polka-dotted_0004.jpg", "polka-dotted"), ("banded_0004.jpg", "banded")]
     assert dtd.open().classes == ("banded", "polka-dotted")
-    assert dtd.open().templates == ("a photo of a {c} texture.",)
+    assert dtd.open().templates[0] == "a photo of a {c} texture."
     assert [dtd.open().name, dtd.open("train").name] == ["dtd", "dtd:train"]
 
 

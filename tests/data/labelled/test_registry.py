@@ -81,10 +81,10 @@ def refused(
     name: str | Path,
     split: str | None = None,
     root: str | Path | None = None,
-    template: str | None = None,
+    templates: str | None = None,
 ) -> None:
     with pytest.raises(BayesVLMError, match=sentence) as caught:
-        resolve(name, root=root, split=split).open(template)
+        resolve(name, root=root, split=split).open(templates)
     assert "\n" not in str(caught.value)
 
 
@@ -94,7 +94,9 @@ def refused(
 @pytest.mark.parametrize("name", KNOWN)
 def test_an_entry_says_what_a_user_needs(name: str) -> None:
     entry = KNOWN[name]
-    assert entry.template.count("{c}") == 1
+    assert entry.templates[0] == entry.template
+    assert all(template.count("{c}") == 1 for template in entry.templates)
+    assert len(entry.templates) == len(entry.published) or not entry.published, "the customary one is among them"
     assert entry.test in entry.splits
     assert entry.hub is None or entry.hub.startswith("clip-benchmark/wds_")
     assert all([entry.title, entry.used, entry.terms, entry.get])
@@ -125,9 +127,10 @@ def test_shards_in_a_folder_named_as_the_set_or_its_repository(root: Path, folde
 
 def test_the_customary_prompt_is_asked_unless_another_is_given(root: Path) -> None:
     write_shards(root / "flowers102", test=[0])
-    assert resolve("flowers102", root=root).open().templates == ("a photo of a {c}, a type of flower.",)
-    assert resolve("flowers102", root=root).open(template="{c}!").templates == ("{c}!",)
-    refused("template='a flower' has no place for the class name", "flowers102", root=root, template="a flower")
+    customary = "a photo of a {c}, a type of flower."
+    assert resolve("flowers102", root=root).open().templates == (customary, "one of {c}", "another of {c}")
+    assert resolve("flowers102", root=root).open(templates="{c}!").templates == ("{c}!",)
+    refused("templates='a flower' has no place for the class name", "flowers102", root=root, templates="a flower")
 
 
 def test_the_root_is_the_variable_s_or_data_here(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,7 +309,7 @@ def test_a_hub_id(root: Path, cache: Path) -> None:
     opened = resolve("someone/wds_things:val").open()
     assert (opened.name, labels(opened)) == ("someone/wds_things:val", [0])
     assert opened.templates == ("one of {c}", "another of {c}")
-    assert resolve("someone/wds_things").open(template="{c}").templates == ("{c}",)
+    assert resolve("someone/wds_things").open(templates="{c}").templates == ("{c}",)
     refused(
         r"'someone/wds_things' has no split 'train' \(it has test, val\); ask for another", "someone/wds_things:train"
     )

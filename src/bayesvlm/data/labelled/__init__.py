@@ -4,7 +4,7 @@ from bayesvlm.data.labelled.folders import ImageFolder
 from bayesvlm.data.labelled.known import KNOWN, Known
 from bayesvlm.data.labelled.samples import LabelledSet, Sample
 from bayesvlm.data.labelled.shards import LabelledShards
-from bayesvlm.data.labelled.source import prompts
+from bayesvlm.data.labelled.templates import read_templates, set_prompts
 
 __all__ = [
     "KNOWN",
@@ -13,5 +13,6 @@ __all__ = [
     "LabelledSet",
     "LabelledShards",
     "Sample",
-    "prompts",
+    "read_templates",
+    "set_prompts",
 ]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bayesvlm.data.labelled import originals
+from bayesvlm.data.labelled import originals, templates
 from bayesvlm.data.labelled.folders import spaced
 from bayesvlm.data.labelled.naming import Naming, numbered, place, words
 from bayesvlm.data.labelled.originals import Lists
@@ -28,6 +28,7 @@ class Known:
         terms: its licence or terms, in a word.
         get: how to get it: "do this, or that", with {folder} for its folder.
         template: the one customary prompt, with {c} for the class.
+        published: all prompts that CLIP's authors chose for it, where there are several.
         splits: what it can be asked for.
         test: the split to test on.
         hub: its Hub repository in CLIP-benchmark's layout.
@@ -48,6 +49,7 @@ class Known:
     terms: str
     get: str
     template: str = "a photo of a {c}."
+    published: tuple[str, ...] = ()
     splits: tuple[str, ...] = ("train", "test")
     test: str = "test"
     hub: str | None = None
@@ -66,6 +68,11 @@ class Known:
         if self.size is None or split not in self.counts:
             return None
         return self.size * self.counts[split] // sum(self.counts.values())
+
+    @property
+    def templates(self) -> tuple[str, ...]:
+        """Its prompts, the customary one first."""
+        return tuple(dict.fromkeys((self.template, *self.published)))
 
     def how_to_get(self, root: str | Path = "data") -> str:
         """How to get it into the folder of the data sets."""
@@ -108,6 +115,7 @@ _ENTRIES = (
         name="cifar10",
         title="CIFAR-10",
         used=ZERO_SHOT,
+        published=templates.CIFAR,
         terms=_RESEARCH,
         counts={"test": 10_000},
         size=30 * _MB,
@@ -119,6 +127,7 @@ _ENTRIES = (
         name="cifar100",
         title="CIFAR-100",
         used=ZERO_SHOT,
+        published=templates.CIFAR,
         terms=_RESEARCH,
         counts={"test": 10_000},
         size=30 * _MB,
@@ -131,6 +140,7 @@ _ENTRIES = (
         title="ImageNet-R",
         used=f"{ZERO_SHOT}; {ACTIVE}",
         splits=("test",),
+        published=templates.IMAGENET,
         terms="MIT, the images their owners'",
         counts={"test": 30_000},
         size=2_200 * _MB,
@@ -144,6 +154,7 @@ _ENTRIES = (
         title="UCF101, the middle frame of each video",
         used=ZERO_SHOT,
         template="a photo of a person doing {c}.",
+        published=templates.UCF101,
         terms=_RESEARCH,
         counts={"test": 3_783},
         size=200 * _MB,
@@ -160,6 +171,7 @@ _ENTRIES = (
         name="sun397",
         title="SUN397",
         used=ZERO_SHOT,
+        published=templates.SUN397,
         terms=_RESEARCH,
         counts={"test": 19_850},
         size=7_000 * _MB,
@@ -176,6 +188,7 @@ _ENTRIES = (
         used="a part of it, imagenet-100, to choose tau",
         splits=("train", "val"),
         test="val",
+        published=templates.IMAGENET,
         terms="ImageNet's, non-commercial research",
         counts={"val": 50_000},
         size=6_700 * _MB,
@@ -189,6 +202,7 @@ _ENTRIES = (
         used="1,097 test images of 100 random classes, to choose tau; the paper does not say which",
         splits=("train", "val"),
         test="val",
+        published=templates.IMAGENET,
         terms="ImageNet's, non-commercial research",
         counts={"val": 1_097},
         size=6_700 * _MB,
@@ -200,6 +214,7 @@ _ENTRIES = (
         title="ImageNet-A",
         used=SHIFT,
         splits=("test",),
+        published=templates.IMAGENET,
         terms="MIT, the images their owners'",
         counts={"test": 7_500},
         size=690 * _MB,
@@ -213,6 +228,7 @@ _ENTRIES = (
         title="ImageNet-Sketch",
         used=f"{ACTIVE}; {SHIFT}",
         splits=("test",),
+        published=templates.IMAGENET,
         terms="MIT, the images their owners'",
         counts={"test": 50_889},
         size=7_600 * _MB,
@@ -227,6 +243,7 @@ _ENTRIES = (
         used="active learning, the first figure",
         template="a centered satellite photo of {c}.",
         splits=("train", "test", "all"),
+        published=templates.EUROSAT,
         terms="MIT",
         counts={"test": 5_400},
         size=20 * _MB,
@@ -254,6 +271,7 @@ _ENTRIES = (
         used=UNUSED,
         template="a photo of a {c} texture.",
         splits=("train", "val", "test"),
+        published=templates.DTD,
         terms="research",
         hub="clip-benchmark/wds_vtab-dtd",
         archives=("dtd",),
@@ -265,6 +283,7 @@ _ENTRIES = (
         name="cars",
         title="Stanford Cars",
         used=UNUSED,
+        published=templates.CARS,
         terms=_RESEARCH,
         hub="clip-benchmark/wds_cars",
         bare="test",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -65,17 +66,19 @@ def _find_part(
 def _open_known(
     entry: Known, split: str, root: Path, *, templates: tuple[str, ...] | None, strict: bool
 ) -> LabelledSet:
-    templates = templates or (entry.template,)
     name = called(entry.name, split, usual=entry.test if entry.test in ("test", "val") else "")
     if entry.subset_of is not None:
-        return _open_subset(entry, split, root, templates, strict)
+        return _open_subset(entry, split, root, templates or entry.templates, strict)
     folder = _below(entry, root)
     if folder is None:
         folder = _fetched(entry, split, root)
     if is_shards(folder):
         if not (folder / split).is_dir():
             split = entry.hub_splits.get(split, split)
-        return open_shards(folder, split, name=name, templates=templates, strict=strict)
+        shards = open_shards(folder, split, name=name, strict=strict)
+        own = tuple(dict.fromkeys((entry.template, *shards.templates)))
+        return replace(shards, templates=templates or own)
+    templates = templates or entry.templates
     lists = entry.lists(folder) if entry.lists else {}
     if lists:
         return open_listed(folder, lists, split, name=name, named=entry.named, templates=templates, strict=strict)

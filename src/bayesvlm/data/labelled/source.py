@@ -1,13 +1,14 @@
-"""A source of labelled images, to be opened; and the prompts of what was opened."""
+"""A source of labelled images, to be opened."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.data.labelled.samples import LabelledSet
 from bayesvlm.data.sources import Kind, Source
+from bayesvlm.prompts import check_templates
 
 
 @dataclass(frozen=True)
@@ -16,22 +17,18 @@ class LabelledSource(Source):
 
     kind: ClassVar[Kind] = "labelled"
 
-    def open(self, template: str | None = None, strict: bool = False) -> LabelledSet:
+    def open(self, templates: str | Sequence[str] | None = None, strict: bool = False) -> LabelledSet:
         """List the images, fetching them from the Hub where they are not here.
 
         Args:
-            template: a prompt with {c} for the class, in the place of the set's own; those of the embedded world stay.
+            templates: prompts with {c} for the class, in the place of the set's own; those of the embedded world stay.
             strict: stop at the first image that cannot be read, instead of skipping it.
 
         Raises:
             BayesVLMError: where it is not here and cannot be fetched, with a sentence on how to get it.
         """
-        if template is not None and "{c}" not in template:
-            raise BayesVLMError(f"template={template!r} has no place for the class name; put {{c}} where it goes.")
-        found: LabelledSet = self.opener(templates=None if template is None else (template,), strict=strict)
+        if templates is not None:
+            check_templates(templates)
+        given = (templates,) if isinstance(templates, str) else templates
+        found: LabelledSet = self.opener(templates=given and tuple(given), strict=strict)
         return found
-
-
-def prompts(data: LabelledSet, template: str | None = None) -> list[str]:
-    """The class names in a template with {c}: the one given, or the set's first."""
-    return [(template or data.templates[0]).replace("{c}", name) for name in data.classes]
