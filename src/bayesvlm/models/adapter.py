@@ -95,9 +95,8 @@ class Adapter(ABC):
     def image_tower(self) -> ImageTower:
         """The image encoder as a module of its own, from pixels to what enters its last linear layer: for export."""
         raise BayesVLMError(
-            f"The image tower of {self.name!r} cannot be exported: that is there for CLIP, SigLIP and SigLIP 2 at a fixed "
-            "resolution, in the layout of transformers; export the head alone (head_only=True, --head-only) and keep "
-            "the encoder you have."
+            f"The image tower of {self.name!r} cannot be exported, only those of CLIP, SigLIP and SigLIP 2 in the "
+            "layout of transformers; export the head alone (head_only=True, --head-only) and keep the encoder you have."
         )
 
     def architecture(self) -> dict[str, Any]:

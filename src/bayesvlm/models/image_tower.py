@@ -25,7 +25,8 @@ class ImageTower(nn.Module):
     def __init__(self, encoder: nn.Module, last: ProjectionLayer | None = None) -> None:
         super().__init__()
         self.encoder = encoder
-        self.layer, self.residual = (None, None) if last is None else (last.layer, last.residual)
+        self.layer: nn.Module | None = None if last is None else last.layer
+        self.residual: nn.Module | None = None if last is None else last.residual
 
     def forward(self, pixel_values: Tensor) -> Entering:  # [N, 3, H, W]
         if self.layer is None:
@@ -39,7 +40,7 @@ class ImageTower(nn.Module):
     def traceable(self) -> Self:
         """A copy that shares the weights and writes attention out as products, which other runtimes know best."""
         shared = {id(tensor): tensor for tensor in (*self.parameters(), *self.buffers())}
-        tower = copy.deepcopy(self, shared)  # type: ignore[arg-type]
+        tower = copy.deepcopy(self, shared)
         configuration: Any = tower.encoder.config
         configuration._attn_implementation = "eager"
         return tower

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
-from bayesvlm.core.estimation import Loss
 from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.core.estimation import Loss
 from bayesvlm.images.decoding import PIXEL_VALUES
 from bayesvlm.models.huggingface import HuggingFaceAdapter
 from bayesvlm.models.image_tower import ImageTower

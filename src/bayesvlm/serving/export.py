@@ -16,7 +16,6 @@ from torch import Tensor
 
 from bayesvlm import __version__
 from bayesvlm.core.errors import BayesVLMError, writing
-from bayesvlm.core.estimation import TOWERS
 from bayesvlm.core.features import Features
 from bayesvlm.images.decoding import PIXEL_VALUES
 from bayesvlm.predicting import predict
@@ -28,9 +27,9 @@ from bayesvlm.serving.pixels import PixelRecipe
 from bayesvlm.serving.programs import OPSET, Graph, data_file, run_file, save_onnx, save_program, traced
 
 if TYPE_CHECKING:
-    from bayesvlm.gaussian import GaussianVLM
     from bayesvlm.models import Adapter
     from bayesvlm.models.image_tower import ImageTower
+    from bayesvlm.vlm import BayesVLM
 
 TOLERANCE = 1e-4
 """The most that a probability of a file may differ from torch's."""
@@ -84,7 +83,7 @@ def export_paths(path: str | Path, head_only: bool = False) -> dict[Kind, Path]:
     path = Path(path)
     if path.suffix not in _NEEDED:
         raise BayesVLMError(
-            f"{path} ends in {path.suffix or 'nothing'!r}; name a file that ends in {ONNX} (ONNX) or {PT2} (torch.export)."
+            f"{path} ends in {path.suffix or 'nothing'!r}; name a file ending in {ONNX} (ONNX) or {PT2} (torch.export)."
         )
     absent = [package for package in _NEEDED[path.suffix] if find_spec(package) is None]
     if absent:
@@ -93,7 +92,7 @@ def export_paths(path: str | Path, head_only: bool = False) -> dict[Kind, Path]:
 
 
 def export_model(
-    vlm: GaussianVLM,
+    vlm: BayesVLM,
     classes: ClassNames | Features,
     path: str | Path,
     *,
@@ -130,7 +129,7 @@ def export_model(
 
 
 def export_encoded(
-    vlm: GaussianVLM,
+    vlm: BayesVLM,
     classes: EncodedClasses,
     path: str | Path,
     *,
@@ -147,7 +146,7 @@ def export_encoded(
     metadata, differences = {}, []
     with (
         progress_bar("Exporting", total=_PER_FILE * len(paths), unit="steps", show=progress) as advance,
-        _taking_their_names(paths.values()) as temporary,
+        _taking_their_names(list(paths.values())) as temporary,
     ):
         for kind, final in paths.items():
             graph, preprocessing = _graph_of_head(vlm, head), None
@@ -167,7 +166,7 @@ def export_encoded(
     return Exported(paths.get("model"), paths["head"], found, max(differences))
 
 
-def _encoder(vlm: GaussianVLM) -> tuple[ImageTower, PixelRecipe]:
+def _encoder(vlm: BayesVLM) -> tuple[ImageTower, PixelRecipe]:
     """The image tower and what comes before it, if both can be exported."""
     adapter = vlm.encoder("images")
     if adapter.dtype != torch.float32:
@@ -185,14 +184,14 @@ def _graph_of_model(tower: ImageTower, recipe: PixelRecipe, head: HeadGraph) -> 
     return Graph(ModelGraph(tower.traceable(), head), inputs, head.outputs)
 
 
-def _graph_of_head(vlm: GaussianVLM, head: HeadGraph) -> Graph:
+def _graph_of_head(vlm: BayesVLM, head: HeadGraph) -> Graph:
     inputs = {"activations": torch.zeros(2, vlm.image.activation_width)}
     if vlm.image.residual:
         inputs["residual"] = torch.zeros(2, vlm.image.embedding_width)
     return Graph(head, inputs, head.outputs)
 
 
-def _about(vlm: GaussianVLM, classes: EncodedClasses, suffix: str) -> dict[str, Any]:
+def _about(vlm: BayesVLM, classes: EncodedClasses, suffix: str) -> dict[str, Any]:
     """The metadata that both files share."""
     names = classes.names or tuple(f"class {index}" for index in range(len(classes.features)))
     if len(names) != len(classes.features):
@@ -204,7 +203,7 @@ def _about(vlm: GaussianVLM, classes: EncodedClasses, suffix: str) -> dict[str, 
             for each in check_templates(classes.templates)
         )
     try:
-        tau, lam = vlm.tau, dict(vlm.lam)  # type: ignore[attr-defined]
+        tau, lam = vlm.tau, dict(vlm.lam)
     except BayesVLMError:  # inside the inverses of a published posterior
         tau, lam = None, None
     adapter: Adapter | None = vlm.adapter
@@ -226,7 +225,7 @@ def _about(vlm: GaussianVLM, classes: EncodedClasses, suffix: str) -> dict[str, 
     }
 
 
-def _tried(vlm: GaussianVLM, texts: Features, graph: Graph, written: Path, final: Path) -> float:
+def _tried(vlm: BayesVLM, texts: Features, graph: Graph, written: Path, final: Path) -> float:
     """The largest difference of a file's probabilities to those of `classify`, on noise; a wrong file is refused."""
     generator = torch.Generator().manual_seed(0)
     noise = {name: torch.randn(_TRIED, *each.shape[1:], generator=generator) for name, each in graph.inputs.items()}
@@ -236,13 +235,14 @@ def _tried(vlm: GaussianVLM, texts: Features, graph: Graph, written: Path, final
     difference = float((torch.from_numpy(found) - expected).abs().max())
     if not difference <= TOLERANCE:
         raise BayesVLMError(
-            f"{final} is not written: its probabilities differ from torch's by {difference:.1e}, more than {TOLERANCE:g}; "
-            "export to the other format (.onnx, .pt2), and report the model and the versions of torch and onnxruntime."
+            f"{final} is not written: its probabilities differ from torch's by {difference:.1e}, more than "
+            f"{TOLERANCE:g}; export to the other format (.onnx, .pt2), and report the model and the versions of torch "
+            "and onnxruntime."
         )
     return difference
 
 
-def _features(vlm: GaussianVLM, inputs: dict[str, Tensor]) -> Features:
+def _features(vlm: BayesVLM, inputs: dict[str, Tensor]) -> Features:
     if PIXEL_VALUES in inputs:
         return vlm.encoder("images").encode_pixels(inputs)
     return Features(inputs["activations"], inputs.get("residual"))
@@ -251,7 +251,6 @@ def _features(vlm: GaussianVLM, inputs: dict[str, Tensor]) -> Features:
 @contextmanager
 def _taking_their_names(paths: Sequence[Path]) -> Iterator[dict[Path, Path]]:
     """Where to write each file; when the block ends well, all of them take their names, one after another."""
-    paths = list(paths)
     folder = paths[0].absolute().parent
     with writing(paths[0], "make room, or name another file"):
         folder.mkdir(parents=True, exist_ok=True)

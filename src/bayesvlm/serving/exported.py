@@ -42,7 +42,8 @@ class ExportedPrediction:
     @property
     def labels(self) -> NDArray[np.int64]:  # [N]
         """Index of the most probable class."""
-        return self.probs.argmax(axis=1)
+        best: NDArray[np.int64] = np.argmax(self.probs, axis=1)
+        return best
 
     def __len__(self) -> int:
         return len(self.probs)
@@ -70,8 +71,8 @@ class ExportedModel:
         """Answers for one image or many, which may be anything that `BayesVLM.classify` takes for images."""
         if self.recipe is None:
             raise BayesVLMError(
-                f"{self.path} holds the head alone, which takes no images; call .run({', '.join(self.inputs)}) with what "
-                "your encoder gives, or load the file of the whole model."
+                f"{self.path} holds the head alone, which takes no images; call .run({', '.join(self.inputs)}) with "
+                "what your encoder gives, or load the file of the whole model."
             )
         check_count("batch_size", batch_size)
         asked, parts = as_images(images), []
@@ -96,7 +97,8 @@ class ExportedModel:
             rows = {name: len(array) for name, array in arrays.items()}
             raise BayesVLMError(f"There are {rows} rows; each input needs one of each.")
         found = dict(zip(self._outputs, self._session.run(self._outputs, arrays), strict=True))
-        return ExportedPrediction(*(found[name] for name in OUTPUTS), self.classes, found.get(LABEL_OUTPUT))
+        probs, mean, std, entropy = (found[name] for name in OUTPUTS)
+        return ExportedPrediction(probs, mean, std, entropy, self.classes, found.get(LABEL_OUTPUT))
 
     def __repr__(self) -> str:
         name = self.metadata.model or "a model of projections"
@@ -181,6 +183,6 @@ def _joined(parts: Sequence[ExportedPrediction]) -> ExportedPrediction:
     if len(parts) == 1:
         return parts[0]
     rows = [[part.probs, part.mean, part.std, part.entropy] for part in parts]
-    together = [np.concatenate(columns) for columns in zip(*rows, strict=True)]
+    probs, mean, std, entropy = (np.concatenate(columns) for columns in zip(*rows, strict=True))
     alone = [part.label_probs for part in parts if part.label_probs is not None]
-    return ExportedPrediction(*together, parts[0].classes, np.concatenate(alone) if alone else None)
+    return ExportedPrediction(probs, mean, std, entropy, parts[0].classes, np.concatenate(alone) if alone else None)

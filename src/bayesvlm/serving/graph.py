@@ -68,6 +68,13 @@ class HeadGraph(nn.Module):
 
     weight: Tensor  # [d + p, p]
     bias: Tensor | None  # [d + p]
+    basis: Tensor | None  # [d, d], Q_h, for a residual
+    classes: Tensor  # [d, C], in that basis
+    reads: Tensor  # [p, m]
+    trace: Tensor  # [m, 1]
+    by_input: Tensor  # [m, C], k
+    by_class: Tensor  # [d, C], w; or [d, 1], a spectrum that all classes share
+    class_scale: Tensor | None  # [1, C], what it is multiplied with then
 
     def __init__(self, vlm: GaussianVLM, classes: Features) -> None:
         super().__init__()
@@ -101,8 +108,8 @@ class HeadGraph(nn.Module):
         _ = vlm.posterior  # without one there is nothing to export
         if vlm.predicts_variance:
             raise BayesVLMError(
-                "A model that predicts a variance for every input (ProLIP, PCME++) cannot be exported; use classify, or "
-                "a CLIP or SigLIP with a fitted posterior."
+                "A model that predicts a variance for every input (ProLIP, PCME++) cannot be exported; use classify, "
+                "or a CLIP or SigLIP with a fitted posterior."
             )
         if vlm.settings.link == "mc":
             raise BayesVLMError(
@@ -132,9 +139,9 @@ class HeadGraph(nn.Module):
         shifted = mean - mean.mean(dim=1, keepdim=True) if self.link == "centred" else mean
         log_probs = torch.log_softmax(self.scale * shifted / flat.sqrt(), dim=1)
         probs = log_probs.exp()
-        found = (probs, mean, variance.sqrt(), -(probs * log_probs).sum(dim=1))
+        found = [probs, mean, variance.sqrt(), -(probs * log_probs).sum(dim=1)]
         if self.logit_bias is not None:
-            found = (*found, torch.sigmoid((self.scale * mean + self.logit_bias) / flat.sqrt()))
+            found.append(torch.sigmoid((self.scale * mean + self.logit_bias) / flat.sqrt()))
         return dict(zip(self.outputs, found, strict=True))
 
     def _linear(self, stacked: Tensor, biased: bool) -> None:
@@ -143,7 +150,10 @@ class HeadGraph(nn.Module):
         self._keep("bias", stacked[:, -1] if biased else None)
 
     def _keep(self, name: str, tensor: Tensor | None) -> None:
-        self.register_buffer(name, None if tensor is None else tensor.detach().float().contiguous())
+        if tensor is None:
+            setattr(self, name, None)  # torch.export counts a buffer that is None and then looks for one too many
+        else:
+            self.register_buffer(name, tensor.detach().float().contiguous())
 
 
 class ModelGraph(nn.Module):

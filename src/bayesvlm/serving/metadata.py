@@ -73,8 +73,8 @@ class ExportMetadata:
         written = entries.get("format", "")
         if written.partition("/")[0] != FORMAT.partition("/")[0]:
             raise BayesVLMError(
-                f"{path} was not written by `bayesvlm export`: its metadata says format {written or 'nothing'!r}, expected "
-                f"{FORMAT!r}; export it again."
+                f"{path} was not written by `bayesvlm export`: its metadata says format {written or 'nothing'!r}, "
+                f"expected {FORMAT!r}; export it again."
             )
         if written != FORMAT:
             raise BayesVLMError(

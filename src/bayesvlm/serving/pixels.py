@@ -119,13 +119,13 @@ class PixelRecipe:
         resized = image.resize(resizing.size(*image.size), resizing.resample)
         left, top = (resized.width - width) // 2, (resized.height - height) // 2
         levels = np.asarray(resized.crop((left, top, left + width, top + height)), dtype=np.float32)
-        mean, std = np.float32(self.mean), np.float32(self.std)
+        mean, std = (np.asarray(each, dtype=np.float32) for each in (self.mean, self.std))
         pixels: NDArray[np.float32] = (levels * np.float32(self.rescale) - mean) / std
         return pixels.transpose(2, 0, 1)
 
 
 def _unknown(adapter: Adapter, what: str) -> BayesVLMError:
     return BayesVLMError(
-        f"The image processor of {adapter.name!r} {what}, which an exported file has no words for; export the head alone "
-        "(head_only=True, --head-only) and keep the encoder you have."
+        f"The image processor of {adapter.name!r} {what}, which an exported file has no words for; export the head "
+        "alone (head_only=True, --head-only) and keep the encoder you have."
     )
