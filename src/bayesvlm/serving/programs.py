@@ -84,6 +84,7 @@ def save_onnx(program: torch.export.ExportedProgram, graph: Graph, metadata: Exp
     model = made.model
     model.producer_name, model.producer_version = "bayesvlm", metadata.bayesvlm
     _forget_origins(model)
+    _keep_apart(model)
     model.metadata_props.update(metadata.entries())
     onnx_ir.save(model, path, external_data=data_file(path).name if graph.bytes > LARGEST_FILE else None)
 
@@ -115,6 +116,16 @@ def _forget_origins(model: Any) -> None:
         values += node.outputs
     for value in values:
         value.metadata_props.clear()
+
+
+def _keep_apart(model: Any) -> None:
+    """Give what is computed on the way other names than inputs and outputs have: the exporter may use one twice."""
+    taken = {value.name for value in (*model.graph.inputs, *model.graph.outputs)}
+    outputs = set(model.graph.outputs)
+    for node in model.graph:
+        for value in node.outputs:
+            if value.name in taken and value not in outputs:
+                value.name = f"{value.name}_within"
 
 
 @contextmanager
