@@ -54,6 +54,8 @@ def measured(name: str, folder: Path, options: Any) -> dict[str, Any]:
     export_model(vlm, Features(classes), folder / "model.onnx", progress=False)
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = options.threads
+    # Threads that spin between calls would be in torch's way, whose turn it is then.
+    settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
     session = onnxruntime.InferenceSession(str(folder / "model.onnx"), settings, providers=["CPUExecutionProvider"])
     tower, head = vlm.encoder("images").image_tower(), vlm.head(Features(classes))
     shape = vlm.encoder("images").preprocessor.blank["pixel_values"].shape[1:]
