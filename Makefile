@@ -61,6 +61,8 @@ docs: $(VENV)/.installed  ## draw the figures of docs/ anew
 	@$(VENV)/bin/python docs/figures/answer.py
 	@$(VENV)/bin/python docs/figures/approximation.py
 	@$(VENV)/bin/python docs/figures/world.py
+	@$(VENV)/bin/python docs/figures/probability.py
+	@$(VENV)/bin/python docs/figures/thresholds.py
 
 install: $(VENV)/.installed  ## build .venv only
 

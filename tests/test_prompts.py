@@ -71,6 +71,7 @@ def test_blocks_hold_whole_classes() -> None:
         (["cat"], ["{c}", "a photo"], r"templates\[1\]='a photo' has no place for the class name"),
         (["cat"], ["{c}", lambda name: "a photo"], r"templates\[1\], a function, has no place for the class name"),
         (["cat"], [], "templates is an empty list"),
+        (["cat"], 3, "templates is '3', a int"),
         (["cat"], [""], r"templates\[0\]='' has no place"),
         (["cat"], ["{c}", 3], r"templates\[1\] is '3', a int"),
         (["cat"], [lambda name: 3], r"templates\[0\] returns a int"),

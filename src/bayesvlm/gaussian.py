@@ -145,11 +145,12 @@ class GaussianVLM(PlainVLM):
     @torch.no_grad()
     def head(self, classes: ClassNames | Features, *, templates: Templates | None = None) -> ModelHead:
         """A classifier for these classes alone: `head(inputs)` is `classify(inputs, classes).probs` at little more
-        than the cost of `plain`.
+        than the cost of `plain`, and `head.label_probs(inputs)` its `.label_probs`, for models that have them.
 
-        The classes are encoded once. `head.probs(activations, residual)` takes tensors straight from an encoder and
-        checks nothing: what images that come one at a time need. Damped posteriors with an analytic link only.
-        `head.export("model.onnx")` writes it, encoder included, to a file that runs without torch.
+        The classes are encoded once. `head.probs(activations, residual)`, and `head.sigmoid_probs` for each label by
+        itself, take tensors straight from an encoder and check nothing: what images that come one at a time need.
+        `head.export("model.onnx")` writes it, encoder included, to a file that runs without torch. Damped posteriors
+        with an analytic link only.
 
         Args:
             classes, templates: as for `classify`.
@@ -189,8 +190,9 @@ class ModelHead(BayesHead):
     def __init__(
         self, vlm: GaussianVLM, classes: Features, names: tuple[str, ...] | None, templates: Templates | None
     ) -> None:
-        image, link = vlm.posterior["image"], vlm.settings.link
-        super().__init__(vlm.image, image, vlm.embed_texts(classes), vlm.scale, link, vlm.image_features)
+        embedded, link = vlm.embed_texts(classes), vlm.settings.link
+        options: dict[str, Any] = {"encode": vlm.image_features, "logit_bias": vlm.label_bias}
+        super().__init__(vlm.image, vlm.posterior["image"], embedded, vlm.scale, link, **options)
         self._vlm, self._asked = vlm, (classes, names, templates)
 
     def export(self, path: str | Path, *, head_only: bool = False, progress: bool | None = None) -> Exported:

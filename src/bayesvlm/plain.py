@@ -118,6 +118,12 @@ class PlainVLM:
         """t = exp(logit_scale)."""
         return math.exp(self.logit_scale)
 
+    @property
+    def label_bias(self) -> float | None:
+        """What is added to the scaled cosine where labels have probabilities of their own; None: they have none,
+        because the model was trained with a softmax."""
+        return self.logit_bias if self.loss == "sigmoid" else None
+
     def image_features(
         self, inputs: Any, *, batch_size: int | None = None, workers: int | None = None, progress: bool | None = None
     ) -> Features:
@@ -163,6 +169,14 @@ class PlainVLM:
         """One image as this model looks at it: upright RGB, no larger than its own preprocessing leaves it."""
         return self.encoder("images").read_image(image, label)
 
+    def without_lower_case(self) -> Self:
+        """This model with an encoder that reads texts as they are written, as transformers' own pipelines do.
+
+        SigLIP was trained on lower-cased texts, and some of its tokenizers leave that to the caller: nothing to
+        predict with, but what the scores of transformers are reproduced with.
+        """
+        return self._changed(adapter=self.encoder("texts").without_lower_case())
+
     def encoder(self, what: str) -> Adapter:
         """The adapter; where there is none, a sentence that `what` ("images", "texts") cannot be encoded."""
         if self.adapter is None:
@@ -188,5 +202,5 @@ class PlainVLM:
     @torch.no_grad()
     def plain_head(self, classes: ClassNames | Features, *, templates: Templates | None = None) -> PlainHead:
         """The same for `plain`: what `head` is to be compared with. Needs no fit."""
-        texts = self.class_features(classes, templates)
-        return PlainHead(self.image, self.text.embed(texts), self.scale, self.image_features)
+        texts = self.text.embed(self.class_features(classes, templates))
+        return PlainHead(self.image, texts, self.scale, self.image_features, self.label_bias)

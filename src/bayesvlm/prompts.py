@@ -122,7 +122,7 @@ def check_templates(templates: Templates | None) -> list[Template]:
     """Templates as a list; None is the name alone."""
     if templates is None:
         return [PLACES[0]]
-    alone = isinstance(templates, str) or callable(templates)
+    alone = isinstance(templates, str) or callable(templates) or not isinstance(templates, Sequence)
     given: list[Any] = [templates] if alone else list(templates)  # type: ignore[arg-type]
     if not given:
         raise BayesVLMError(

@@ -154,6 +154,10 @@ class BayesVLM(GaussianVLM):
         """One of its own in the same state: `fit` and `tune` change it and not this."""
         return self._changed()
 
+    def __sklearn_clone__(self) -> Self:
+        """As a parameter of scikit-learn's estimators: cross-validation needs no copy of the encoder per fold."""
+        return self.copy()
+
     def to(self, device: str | torch.device) -> Self:
         """This model on another device, its encoder included; the encoder is copied if it has to move."""
         target = resolve_device(device)

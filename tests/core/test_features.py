@@ -42,6 +42,8 @@ def features(rows: int = 5, residual: bool = True) -> Features:
         (np.int64(2), [2]),
         (torch.tensor(2), [2]),
         (torch.tensor(-1), [4]),
+        ((np.array([3, 1]), ...), [3, 1]),  # as scikit-learn slices what has a shape
+        ((slice(1, 3), ...), [1, 2]),
     ],
     ids=repr,
 )
@@ -53,6 +55,7 @@ def test_indexing_keeps_two_dimensions(index: Any, rows: list[int]) -> None:
     assert torch.equal(chosen.activations, whole.activations[torch.tensor(rows, dtype=torch.long)])
     assert torch.equal(chosen.residual, whole.residual[torch.tensor(rows, dtype=torch.long)])
     assert len(chosen) == len(rows)
+    assert chosen.shape == (len(rows), 3)
 
 
 def test_rows_out_of_range_are_refused_and_iteration_ends() -> None:

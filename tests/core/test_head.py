@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bayesvlm import BayesVLM, BayesVLMError, Features
+from bayesvlm import BayesVLM, BayesVLMError, Features, world
 from bayesvlm.core.head import BayesHead, PlainHead
 from bayesvlm.core.inverted import InvertedPosterior
 from bayesvlm.core.posterior import Posterior
@@ -59,9 +59,9 @@ class Counted(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def operations(head: BayesHead | PlainHead, features: Features) -> list[str]:
+def operations(head: BayesHead | PlainHead, features: Features, what: str = "probs") -> list[str]:
     with Counted() as counted, torch.inference_mode():
-        head.probs(features.activations, features.residual)
+        getattr(head, what)(features.activations, features.residual)
     return counted.names
 
 
@@ -83,6 +83,38 @@ def test_heads_equal_classify_and_plain(
         assert float((expected - plain).abs().max()) > 0.01  # the posterior does something
         torch.testing.assert_close(probs, expected, rtol=0, atol=tolerance)
         torch.testing.assert_close(vlm.plain_head(classes)(images), plain, rtol=0, atol=tolerance)
+
+
+@pytest.mark.filterwarnings("ignore:There is one class only")
+@pytest.mark.parametrize("link", ["probit", "centred"])
+@pytest.mark.parametrize("covariance", SETTINGS["covariance"])
+@pytest.mark.parametrize("biased", SETTINGS["biased"])
+@pytest.mark.parametrize("residual", SETTINGS["residual"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-6)])
+def test_each_label_by_itself_equals_classify_and_the_plain_sigmoid(
+    link: str, covariance: str, biased: bool, residual: bool, dtype: torch.dtype, tolerance: float
+) -> None:
+    case = Case("sigmoid", covariance, biased, residual, dtype)
+    vlm, images = case.vlm.replace(link=link), case.images  # type: ignore[arg-type]
+    for count in (1, 2, 40):
+        classes = case.classes(count)
+        expected = vlm.classify(images, classes).label_probs
+        assert expected is not None
+        found, plain = vlm.head(classes).label_probs(images), torch.sigmoid(vlm.logits(images, classes) - 3.0)
+        assert found.dtype == dtype
+        assert float((expected - plain).abs().max()) > 0.01
+        torch.testing.assert_close(found, expected, rtol=0, atol=tolerance)
+        torch.testing.assert_close(vlm.plain_head(classes).label_probs(images), plain, rtol=0, atol=tolerance)
+
+
+def test_each_label_by_itself_on_a_trained_model() -> None:
+    """float32, t = 50 and inputs the encoder makes."""
+    vlm, drawn = BayesVLM.from_pretrained("emoji-siglip", device="cpu"), world.load("openmoji-black")
+    classes = list(drawn.classes[:30])
+    prediction = vlm.classify(drawn.images[:40], classes)
+    head = vlm.head(classes)
+    torch.testing.assert_close(head.label_probs(drawn.images[:40]), prediction.label_probs, rtol=0, atol=1e-6)
+    torch.testing.assert_close(head(drawn.images[:40]), prediction.probs, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("covariance", SETTINGS["covariance"])
@@ -123,6 +155,16 @@ def test_the_posterior_costs_two_operations_or_three(covariance: str, residual: 
         assert len(bayes) == len(plain) + more, bayes
 
 
+@pytest.mark.parametrize("covariance", SETTINGS["covariance"])
+@pytest.mark.parametrize("residual", SETTINGS["residual"])
+def test_each_label_by_itself_costs_two_operations_more(covariance: str, residual: bool) -> None:
+    case = Case("sigmoid", covariance, True, residual, torch.float32)
+    for count in (2, 40):
+        head, one = case.vlm.head(case.classes(count)), case.images[0]
+        by_itself, among = operations(head, one, "sigmoid_probs"), operations(head, one)
+        assert len(by_itself) == len(among) + 2, by_itself  # the length of g: a product and a root
+
+
 def test_images_are_encoded(tmp_path: Path) -> None:
     vlm = BayesVLM.from_pretrained(save_tiny_siglip(tmp_path), device="cpu")
     images = list(torch.randint(0, 256, (6, 3, 40, 40), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)))
@@ -156,3 +198,8 @@ def test_what_it_refuses() -> None:
         )
     with pytest.raises(BayesVLMError, match="class list is empty"):
         case.vlm.plain_head([])
+    for softmax in (head, case.vlm.plain_head(classes)):
+        with pytest.raises(BayesVLMError, match=r"trained with a softmax.*call head\(inputs\)"):
+            softmax.label_probs(case.images)
+        with pytest.raises(BayesVLMError, match="trained with a softmax"):
+            softmax.sigmoid_probs(case.images.activations)

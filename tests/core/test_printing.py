@@ -21,7 +21,7 @@ def test_values_are_shown_by_what_they_are() -> None:
 
 def test_holders_of_tensors_name_their_fields() -> None:
     assert repr(Features(torch.zeros(5000, 3))) == (
-        "Features(activations=float32 [5000, 3], residual=None, log_variance=None)"
+        "Features(activations=float32 [5000, 3], residual=None, log_variance=None, constant=None)"
     )
     factors = KroneckerFactors(torch.eye(3), torch.eye(2), 7)
     assert repr(factors) == "KroneckerFactors(A_sum=float64 [3, 3], B_sum=float64 [2, 2], n=7)"

@@ -55,7 +55,9 @@ def test_the_images_come_back_bit_for_bit(recipe: ModuleType, tmp_path: Path) ->
     for sample, image in zip(samples, images, strict=True):
         assert isinstance(sample.image, bytes)
         assert np.array_equal(np.asarray(Image.open(io.BytesIO(sample.image))), image)
-    assert len(list(resolve("cifar10", root=tmp_path / "data").open())) == 3
+    found = resolve("cifar10", root=tmp_path / "data").open()
+    assert len(list(found)) == 3
+    assert (found.templates[0], len(found.templates)) == ("a photo of a {c}.", 18)
 
 
 def test_training_batches_are_a_shard_each_and_counted_on(recipe: ModuleType, tmp_path: Path) -> None:

@@ -248,7 +248,7 @@ class Lab:
     def _data_identity(self, name: str) -> list[str] | None:
         with suppress(BayesVLMError):
             data = self.set(name)
-            return self._once(("identity", name), lambda: [data.fingerprint(), *data.templates])
+            return self._once(("identity", name), lambda: [data.fingerprint(), data.templates[0]])
         return None
 
     def _pairs_identity(self, name: str) -> str | None:

@@ -145,6 +145,10 @@ class OnlineLaplace:
         """Gaussian embeddings of the inputs, by the posterior as it is now."""
         return self.posterior.embed(features)
 
+    def marginals(self, features: Features) -> GaussianEmbeddings:
+        """The same with the full covariance."""
+        return self.posterior.marginals(features)
+
     def shared_covariance(self) -> SharedCovarianceMap:
         """phi -> a(x) R."""
         return self.posterior.shared_covariance()

@@ -44,7 +44,7 @@ def classify(
             help="A saved posterior (folder or Hub id), an embedded model, or one with variances of its own (ProLIP)."
         ),
     ],
-    images: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
+    images: Annotated[list[Path], typer.Argument(help="Image files, folders of them, or a table that lists them.")],
     classes: Classes = None,
     classes_file: ClassesFile = None,
     template: Template = None,
@@ -92,6 +92,7 @@ def classify(
     from bayesvlm.cli.prompts import A_PHOTO, read_classes, templates_given
     from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.data.cache import FeatureCache
+    from bayesvlm.data.labelled.listed import with_tables
     from bayesvlm.experiments.feature_store import FeatureStore
     from bayesvlm.experiments.image_files import encode_files
     from bayesvlm.images.files import SkippedImages, find_all_images
@@ -104,7 +105,7 @@ def classify(
     names = list(asked.names)
     answers = None if out is None else AnswerFile(out, overwrite)
     skipped = SkippedImages(strict)
-    paths = find_all_images(images, skipped)
+    paths = find_all_images(with_tables(images), skipped)
     if not paths:
         raise BayesVLMError(
             f"There are no images in {', '.join(map(str, images))}; give image files or folders of them"

@@ -6,12 +6,27 @@ import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bayesvlm.cli.options import Cache, Device, Json, Model, Overwrite, Root, StrictPosterior, Template, Templates
+from bayesvlm.cli.options import (
+    Cache,
+    Device,
+    Json,
+    Model,
+    Overwrite,
+    Root,
+    SetClasses,
+    StrictPosterior,
+    Template,
+    Templates,
+)
 from bayesvlm.cli.output import emit, remark, table
+
+if TYPE_CHECKING:
+    from bayesvlm.data import LabelledSet
+    from bayesvlm.data.labelled.class_names import ClassNames
 
 
 def evaluate(
@@ -22,7 +37,10 @@ def evaluate(
     data: Annotated[
         list[str] | None,
         typer.Option(
-            "--data", "-d", help="Images to test on: a name shown by --list, or a folder; NAME:SPLIT; repeatable."
+            "--data",
+            "-d",
+            help="Images to test on: a name shown by --list, a folder, or a table of images and labels; NAME:SPLIT; "
+            "repeatable.",
         ),
     ] = None,
     validation: Annotated[
@@ -41,6 +59,7 @@ def evaluate(
     ] = None,
     views: Annotated[int, typer.Option(help="How many random crops of an image vote (tta).")] = 64,
     keep: Annotated[float, typer.Option(help="Share of the crops that vote: the surest.")] = 0.3,
+    classes_file: SetClasses = None,
     template: Template = None,
     templates: Templates = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for results, tables and the page.")] = Path(
@@ -73,6 +92,8 @@ def evaluate(
 
         bayesvlm eval posterior/ -d food101 -d data/my-images --validation imagenet --table latex
 
+        bayesvlm eval posterior/ -d photos.csv --classes-file names.csv
+
         bayesvlm eval --list
     """
     from bayesvlm.artifacts.files import check_writable
@@ -80,6 +101,7 @@ def evaluate(
     from bayesvlm.core.errors import BayesVLMError, check_count
     from bayesvlm.data import resolve
     from bayesvlm.data.cache import FeatureCache
+    from bayesvlm.data.labelled.class_names import ClassNames
     from bayesvlm.data.views import Views
     from bayesvlm.embedded import embedded_model
     from bayesvlm.experiments.zero_shot import ZeroShot, place
@@ -106,7 +128,8 @@ def evaluate(
     chosen = None if methods is None else _methods(methods)
     check_replaces(check_writable(out) / "report.html", MADE_FROM, overwrite)
 
-    sets = [resolve(name, root=root).open(strict=strict) for name in data]
+    names = None if classes_file is None else ClassNames.of(classes_file)
+    sets = [resolve(name, root=root).open(strict=strict, classes=names) for name in data]
     _check_places(out, models, sets)
     _check_models(models, chosen, validation)
     store = FeatureCache(cache)
@@ -119,7 +142,9 @@ def evaluate(
             vlm,
             name,
             methods=chosen,
-            validation=resolve(tuned_on, root=root).open(strict=strict) if tempered and tuned_on else None,
+            validation=_validation(tuned_on, root, strict, names if validation else None)
+            if tempered and tuned_on
+            else None,
             views=Views(views),
             keep=keep,
             cache=store,
@@ -150,6 +175,25 @@ def evaluate(
         [*_tables(results), prompts_used(results), f"results, tables and pictures are in {out}; the page is {page}"],
         as_json,
     )
+
+
+def _validation(name: str, root: Path | None, strict: bool, names: ClassNames | None) -> LabelledSet:
+    """The set that the temperature is found on, which may have classes of its own."""
+    from bayesvlm.core.errors import BayesVLMError
+    from bayesvlm.data import resolve
+
+    source = resolve(name, root=root)
+    if names is None:
+        return source.open(strict=strict)
+    try:
+        return source.open(strict=strict, classes=names)
+    except BayesVLMError as misfit:
+        try:
+            own = source.open(strict=strict)
+        except BayesVLMError:
+            raise misfit from None
+        remark(f"the validation set {own.name} keeps its own class names: {misfit}")
+        return own
 
 
 def _check_places(out: Path, models: list[str], sets: list[Any]) -> None:

@@ -33,6 +33,14 @@ Classes = Annotated[
 ClassesFile = Annotated[
     Path | None, typer.Option("--classes-file", help="A file of class names, one per line; synonyms separated by bars.")
 ]
+SetClasses = Annotated[
+    Path | None,
+    typer.Option(
+        "--classes-file",
+        help="Class names apart from the folders or labels: one per line in their order, or a csv with the columns "
+        "folder,name; synonyms separated by bars.",
+    ),
+]
 Template = Annotated[
     list[str] | None,
     typer.Option(

@@ -47,12 +47,16 @@ def templates_given(
 
 
 def read_classes(listed: str | None, file: Path | None) -> list[Sequence[str]]:
-    """Class names from `--classes a,b,c` or one per line from `--classes-file`; "couch | sofa" are names of one class.
+    """Class names from `--classes a,b,c`, or one per line from `--classes-file`, or the column `name` of a csv.
 
-    A class with one name is that name, one with several a list of them.
+    "couch | sofa" are names of one class: a class with one name is that name, one with several a list of them.
     """
+    from bayesvlm.data.labelled.class_names import TABLES, ClassNames
+
     if (listed is None) == (file is None):
         raise BayesVLMError("Give the classes once: --classes 'cat,dog' or --classes-file names.txt (one per line).")
+    if file is not None and file.suffix.lower() in TABLES:
+        return [found[0] if len(found) == 1 else found for found in ClassNames.of(file).names]
     if file is not None:
         try:
             lines = file.read_text(encoding="utf-8-sig").splitlines()

@@ -40,7 +40,9 @@ def select(
     pool: Annotated[
         list[str],
         typer.Option(
-            "--pool", "-p", help="Images to choose from: files, folders, or a set that `eval --list` shows; repeatable."
+            "--pool",
+            "-p",
+            help="Images to choose from: files, folders, a table of images, or a set of `eval --list`; repeatable.",
         ),
     ],
     target: Annotated[
@@ -169,10 +171,11 @@ class _Images:
 
 
 def _encoded(encoder: FeatureStore, given: list[str], root: Path | None, skipped: SkippedImages, what: str) -> _Images:
-    """The images of the files, folders and sets that were named; a name that is both is refused by `resolve`."""
+    """The images of the files, folders, tables and sets that were named; a name that is two is refused by `resolve`."""
     from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.core.features import Features
     from bayesvlm.data import resolve
+    from bayesvlm.data.labelled.listed import listed_rows
     from bayesvlm.data.names import own_path
     from bayesvlm.embedded import SPLITS
     from bayesvlm.images.files import SUFFIXES
@@ -180,16 +183,20 @@ def _encoded(encoder: FeatureStore, given: list[str], root: Path | None, skipped
     names: list[str] = []
     folders: list[str] = []
     parts: list[Features] = []
+    tables = {name: rows for name in given if (rows := listed_rows(name, root)) is not None}
+    labels = {row.path: row.label for rows in tables.values() for row in rows if row.label is not None}
     files = [
         path
         for name in given
-        if name not in SPLITS and ((path := own_path(name)).exists() or path.suffix.lower() in SUFFIXES)
+        if name not in SPLITS and name not in tables
+        if (path := own_path(name)).exists() or path.suffix.lower() in SUFFIXES
     ]
-    for paths, features in _files(encoder, files, skipped, what):
+    listed = [row.path for rows in tables.values() for row in rows]
+    for paths, features in _files(encoder, [*files, *listed], skipped, what):
         names += map(str, paths)
-        folders += [path.parent.name for path in paths]
+        folders += [labels.get(path, path.parent.name) for path in paths]
         parts.append(features)
-    for name in dict.fromkeys(name for name in given if own_path(name) not in files):
+    for name in dict.fromkeys(name for name in given if name not in tables and own_path(name) not in files):
         data = resolve(name, root=root).open(strict=skipped.strict)
         found = encoder.images(data)
         names += [f"{data.name}/{key}" for key in found.keys]

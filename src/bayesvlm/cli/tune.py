@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from bayesvlm.cli.options import Cache, Device, Json, Model, Root, StrictPosterior, Template, Templates
+from bayesvlm.cli.options import Cache, Device, Json, Model, Root, SetClasses, StrictPosterior, Template, Templates
 from bayesvlm.cli.output import emit, remark, table
 
 
@@ -17,8 +17,12 @@ def tune(
     posterior: Annotated[Path, typer.Argument(help="The folder of a saved posterior; its tau and lam are replaced.")],
     validation: Annotated[
         str,
-        typer.Argument(help="Labelled images: a folder with a subfolder per class, or a set that `eval --list` shows."),
+        typer.Argument(
+            help="Labelled images: a folder with a subfolder per class, a table of images and labels, or a set that "
+            "`eval --list` shows."
+        ),
     ],
+    classes_file: SetClasses = None,
     template: Template = None,
     templates: Templates = None,
     root: Root = None,
@@ -38,6 +42,8 @@ def tune(
         bayesvlm tune posterior/ validation/ --template "a photo of a {c}."
 
         bayesvlm tune posterior/ imagenet:val
+
+        bayesvlm tune posterior/ photos.csv --classes-file names.txt
     """
     from bayesvlm.artifacts.destination import posterior_destination
     from bayesvlm.cli.prompts import templates_given
@@ -55,7 +61,7 @@ def tune(
         )
     prompts = templates_given(template, templates)
     context.with_resource(posterior_destination(posterior, overwrite=True))
-    images = resolve(validation, root=root).open(strict=strict)
+    images = resolve(validation, root=root).open(strict=strict, classes=classes_file)
     asked = set_prompts(images, prompts)
     vlm = BayesVLM.from_pretrained(posterior, model=model, device=device, strict=strict)
     _ = vlm.factors  # nothing is encoded for a model without a posterior

@@ -47,6 +47,9 @@ class EmbeddingDistribution(Drawn, Protocol):
     def embed(self, features: Features) -> GaussianEmbeddings:
         """Gaussian embeddings of the inputs, [N]."""
 
+    def marginals(self, features: Features) -> GaussianEmbeddings:
+        """What `drawn_embeddings` draws of every input by itself, whatever covariance `embed` was told to take."""
+
     def kronecker(self, wanted: str) -> Posterior:
         """This distribution as a posterior with Kronecker factors, tau and lam.
 

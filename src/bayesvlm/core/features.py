@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from types import EllipsisType
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -85,8 +86,18 @@ class Features:
     def __len__(self) -> int:
         return int(self.activations.shape[0])
 
-    def __getitem__(self, index: Index) -> Features:
-        """The chosen rows, still two-dimensional: an integer gives Features of length one."""
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of the activations: with it, scikit-learn takes rows in one go."""
+        return len(self), int(self.activations.shape[1])
+
+    def __getitem__(self, index: Index | tuple[Index, EllipsisType]) -> Features:
+        """The chosen rows, still two-dimensional: an integer gives Features of length one.
+
+        `features[rows, ...]`, as scikit-learn slices, is `features[rows]`.
+        """
+        if isinstance(index, tuple) and len(index) == 2 and index[1] is Ellipsis:
+            index = index[0]
         rows = row_index(index, len(self), self.activations.device)
         return self.each(lambda value: value[rows])
 

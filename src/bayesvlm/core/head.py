@@ -11,6 +11,11 @@ the root is linear in the squares of z. So the posterior adds a square, a produc
 at batch size 1 on a GPU a head costs what its kernels cost to launch. Of a full covariance the eigenvectors of R_h
 become part of the linear map, which makes q a sum over squares again; of the centred link the mean of the classes is
 taken off them.
+
+The probability of a label by itself, of models trained with the sigmoid loss, has the same root and one thing more,
+the bias beside the cosine:
+
+    sigma( (t E + bias) / sqrt(1 + pi/8 t^2 V) ) = sigma( (t g.h_c / s_c + bias s_g) / sqrt(...) )
 """
 
 from __future__ import annotations
@@ -41,11 +46,19 @@ class PlainHead:
         classes: embeddings of the classes, [C, d], not normalised.
         scale: t.
         encode: makes Features of what the head is called with; None: they are Features.
+        logit_bias: of a model trained with the sigmoid loss; None: it was not, and has no `label_probs`.
     """
 
-    def __init__(self, image: Projection, classes: Tensor, scale: float, encode: Encode | None = None) -> None:
+    def __init__(
+        self,
+        image: Projection,
+        classes: Tensor,
+        scale: float,
+        encode: Encode | None = None,
+        logit_bias: float | None = None,
+    ) -> None:
         _check_classes(classes, image)
-        self._image, self._encode = image, encode
+        self._image, self._encode, self._logit_bias = image, encode, logit_bias
         self._weight, self._bias = image.weight, image.bias
         self._classes = check_positive("scale", scale) * functional.normalize(classes, dim=1).T  # [d, C]
 
@@ -53,17 +66,29 @@ class PlainHead:
         """Probabilities of Features, or of what `encode` takes."""
         return self.probs(*_activations(inputs, self._encode, self._image))
 
+    def label_probs(self, inputs: Any) -> Tensor:  # [N, C]
+        """Probability of each label by itself, sigma(t cos + bias); for models trained with the sigmoid loss."""
+        _check_sigmoid(self._logit_bias)
+        return self.sigmoid_probs(*_activations(inputs, self._encode, self._image))
+
     def probs(self, activations: Tensor, residual: Tensor | None = None) -> Tensor:  # [N, p], [N, d] -> [N, C]
         """Probabilities of tensors as they leave the encoder, in the projection's dtype; nothing is checked."""
+        return torch.softmax(self._scaled_cosines(activations, residual), dim=1)
+
+    def sigmoid_probs(self, activations: Tensor, residual: Tensor | None = None) -> Tensor:  # [N, p], [N, d] -> [N, C]
+        """`label_probs` of tensors as they leave the encoder, in the projection's dtype; the inputs are not checked."""
+        return torch.sigmoid(self._scaled_cosines(activations, residual).add_(_check_sigmoid(self._logit_bias)))
+
+    def _scaled_cosines(self, activations: Tensor, residual: Tensor | None) -> Tensor:  # [N, C]
         g = functional.linear(activations, self._weight, self._bias)
         if residual is not None:
             g += residual
-        unit = g / torch.linalg.vector_norm(g, dim=1, keepdim=True)
-        return torch.softmax(unit @ self._classes, dim=1)
+        unit: Tensor = g / torch.linalg.vector_norm(g, dim=1, keepdim=True)
+        return unit @ self._classes
 
 
 class BayesHead:
-    """The probabilities of `BayesVLM.classify` for fixed classes.
+    """The probabilities of `BayesVLM.classify` for fixed classes, and its `label_probs`.
 
     An embedding of zero, which `classify` refuses, gets equal probabilities.
 
@@ -75,6 +100,7 @@ class BayesHead:
         link: "probit" or "centred".
         encode: makes Features of what the head is called with; None: they are Features.
         folded: one product for what is under the root instead of two small ones; None: where it is cheap.
+        logit_bias: of a model trained with the sigmoid loss; None: it was not, and has no `label_probs`.
     """
 
     def __init__(
@@ -86,6 +112,7 @@ class BayesHead:
         link: Link = "probit",
         encode: Encode | None = None,
         folded: bool | None = None,
+        logit_bias: float | None = None,
     ) -> None:
         text = classes.covariance.shared()
         if text is None:
@@ -97,7 +124,7 @@ class BayesHead:
         if link == "mc":
             raise BayesVLMError("A head for fixed classes draws nothing; use classify for link='mc'.")
         _check_classes(classes.mean, image)
-        self._image, self._encode = image, encode
+        self._image, self._encode, self._logit_bias = image, encode, logit_bias
         k = math.pi / 8 * check_positive("scale", scale) ** 2
         R_g, R_h = covariance.shape, text.shape
 
@@ -110,8 +137,8 @@ class BayesHead:
         self._bias = stacked[:, -1].contiguous() if biased else None
 
         unit = classes.mean / classes.expected_norm[:, None]
-        centred = unit - unit.mean(dim=0) if link == "centred" else unit
-        self._classes = scale * (centred if self._basis is None else centred @ self._basis).T  # [d, C]
+        self._labels = scale * (unit if self._basis is None else unit @ self._basis).T  # [d, C]
+        self._classes = self._labels - self._labels.mean(dim=1, keepdim=True) if link == "centred" else self._labels
 
         squared = classes.expected_norm.square()
         beta = text.scale / squared
@@ -120,6 +147,7 @@ class BayesHead:
         reads = stacked.new_zeros(d + p, 3)  # of the squares of z: s_g^2, a, q
         reads[:d, 0], reads[d:, 0] = 1, R_g.trace
         reads[d:, 1], reads[:d, 2] = 1, R_h.spectrum
+        self._squared_norm = reads[:, 0].contiguous()  # [d + p]
         self._spread = [reads, torch.stack([torch.ones_like(alpha), k * alpha, k * beta])]  # [d + p, 3], [3, C]
         if folded or (folded is None and 4 * len(classes) <= p):  # a quarter of the linear map's work, at most
             self._spread = [torch.linalg.multi_dot(self._spread)]  # [d + p, C]
@@ -128,18 +156,47 @@ class BayesHead:
         """Probabilities of Features, or of what `encode` takes."""
         return self.probs(*_activations(inputs, self._encode, self._image))
 
+    def label_probs(self, inputs: Any) -> Tensor:  # [N, C]
+        """Probability of each label by itself, whatever the link; for models trained with the sigmoid loss (SigLIP)."""
+        _check_sigmoid(self._logit_bias)
+        return self.sigmoid_probs(*_activations(inputs, self._encode, self._image))
+
     def probs(self, activations: Tensor, residual: Tensor | None = None) -> Tensor:  # [N, p], [N, d] -> [N, C]
         """Probabilities of tensors as they leave the encoder, in the projection's dtype; nothing is checked."""
+        g, squares = self._embedded(activations, residual)
+        return torch.softmax((g @ self._classes).mul_(self._under_root(squares).rsqrt_()), dim=1)
+
+    def sigmoid_probs(self, activations: Tensor, residual: Tensor | None = None) -> Tensor:  # [N, p], [N, d] -> [N, C]
+        """`label_probs` of tensors as they leave the encoder, in the projection's dtype; the inputs are not checked."""
+        bias = _check_sigmoid(self._logit_bias)
+        g, squares = self._embedded(activations, residual)
+        logits = torch.addmm((squares @ self._squared_norm).sqrt_()[:, None], g, self._labels, beta=bias)
+        return torch.sigmoid(logits.mul_(self._under_root(squares).rsqrt_()))
+
+    def _embedded(self, activations: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:  # [N, d], [N, d + p]
+        """The embeddings, in the basis of R_h, and the squares of z."""
         z = functional.linear(activations, self._weight, self._bias)  # [N, d + p]
         g = z[:, : self._classes.shape[0]]
         if residual is not None and self._basis is not None:
             g.addmm_(residual, self._basis)
         elif residual is not None:
             g += residual
-        under_root = z.square()
+        return g, z.square()
+
+    def _under_root(self, squares: Tensor) -> Tensor:  # [N, d + p] -> [N, C]
         for factor in self._spread:
-            under_root = under_root @ factor
-        return torch.softmax((g @ self._classes).mul_(under_root.rsqrt_()), dim=1)
+            squares = squares @ factor
+        return squares
+
+
+def _check_sigmoid(logit_bias: float | None) -> float:
+    """The bias, if the model has one to give each label a probability of its own."""
+    if logit_bias is None:
+        raise BayesVLMError(
+            "This model was trained with a softmax, so a label has a probability among the others and none by itself; "
+            "call head(inputs) for that, or use a model trained with the sigmoid loss (SigLIP)."
+        )
+    return logit_bias
 
 
 def _activations(inputs: Any, encode: Encode | None, image: Projection) -> tuple[Tensor, Tensor | None]:

@@ -96,6 +96,10 @@ class InvertedPosterior:
         scale = self._rooted(features).square().sum(dim=1)
         return GaussianEmbeddings(mean, SharedCovariance(scale, self.shape))
 
+    def marginals(self, features: Features) -> GaussianEmbeddings:
+        """The same: there is nothing beside the diagonal to draw from."""
+        return self.embed(features)
+
     def drawn_embeddings(self, features: Features, draws: int, generator: torch.Generator) -> Tensor:  # [S, N, d]
         """Embeddings of the inputs under draws of the projection, each draw shared by all inputs."""
         mean, noise = self.projection.embed(features), self._noise(draws, generator)

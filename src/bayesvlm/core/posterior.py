@@ -117,6 +117,11 @@ class Posterior:
             return GaussianEmbeddings(mean, ItemCovariance(spectra, basis))
         return GaussianEmbeddings(mean, ItemCovariance(spectra @ basis.square().T))
 
+    def marginals(self, features: Features) -> GaussianEmbeddings:
+        """The same with the full covariance, which is what draws have."""
+        full = self if self.covariance == "full" else self._full
+        return full.embed(features)
+
     def shared_covariance(self) -> SharedCovarianceMap:
         """phi -> a(x) R. Damped only."""
         return SharedCovarianceMap(self.root, self.shape)
@@ -165,6 +170,10 @@ class Posterior:
 
     def _noise(self, draws: int, generator: torch.Generator) -> Tensor:  # [S, d, p]
         return standard_normal(draws, self.projection.augmented.shape, generator, self.projection.weight)
+
+    @cached_property
+    def _full(self) -> Posterior:
+        return replace(self, covariance="full")
 
     @cached_property
     def _A_root(self) -> Tensor:  # [p, p]

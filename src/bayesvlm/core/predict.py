@@ -117,12 +117,17 @@ def embedding_groups(
 
     How many that are changes no draw. The two projections are drawn independently.
     """
-    seeds = torch.randint(2**62, (2,), generator=torch.Generator().manual_seed(seed)).tolist()
-    of_image, of_text = (torch.Generator().manual_seed(each) for each in seeds)
+    of_image, of_text = tower_generators(seed)
     p = max(images.activations.shape[1], texts.activations.shape[1])
     per_draw = p**2 + 2 * p * (len(images) + len(texts)) + 2 * len(images) * len(texts)
     for count in group_sizes(draws, 4 * per_draw):
         yield image.drawn_embeddings(images, count, of_image), text.drawn_embeddings(texts, count, of_text)
+
+
+def tower_generators(seed: int) -> tuple[torch.Generator, torch.Generator]:
+    """One for the draws of the image projection and one for those of the text projection."""
+    seeds = torch.randint(2**62, (2,), generator=torch.Generator().manual_seed(seed)).tolist()
+    return torch.Generator().manual_seed(seeds[0]), torch.Generator().manual_seed(seeds[1])
 
 
 def draw_cost(image: Drawn, images: Features, text: Drawn, texts: Features, draws: int) -> float:

@@ -58,6 +58,10 @@ class PredictedVariance:
         mean, log_variance = self._columns(features)
         return GaussianEmbeddings.from_variances(mean, log_variance.exp())
 
+    def marginals(self, features: Features) -> GaussianEmbeddings:
+        """The same."""
+        return self.embed(features)
+
     def drawn_embeddings(self, features: Features, draws: int, generator: torch.Generator) -> Tensor:  # [S, N, d]
         """Embeddings, every input with noise of its own: these models say nothing of how inputs depend."""
         mean, log_variance = self._columns(features)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from bayesvlm.core.cosine import CosineMoments
+from bayesvlm.core.dataframe import prediction_frame
 from bayesvlm.core.distribution import EmbeddingDistribution
-from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.core.errors import BayesVLMError, check_count
 from bayesvlm.core.features import Features, Index, row_index
 from bayesvlm.core.notebook import bar, html_table, split_bar
 from bayesvlm.core.predict import EntropySplit, entropy, monte_carlo, sigmoid_probit
@@ -64,6 +65,14 @@ class SigmoidLink:
     bias: float
 
 
+class TopK(NamedTuple):
+    """The most probable classes of each input, the most probable first."""
+
+    probs: Tensor  # [N, k]
+    indices: Tensor  # [N, k]
+    names: tuple[tuple[str, ...], ...] | None  # k per input; None where the classes have none
+
+
 @dataclass(frozen=True, eq=False)
 class Prediction:
     """Class probabilities with what they are made of.
@@ -87,7 +96,7 @@ class Prediction:
         draws: the entropy split over parameter draws, or what it takes to make it; of a model that predicts variances
             over draws of each embedding by itself: what its own noise changes.
         label_link: for models trained with the sigmoid loss, the probabilities of each label by itself, or their link.
-        places: of the rows among the inputs, where these are some of a stream; None: all of them, in order.
+        places: of the rows among the inputs, of a stream and of some rows of a prediction; None: all of them, in order.
         unreadable: of a stream: by place, why an input has no row.
     """
 
@@ -112,9 +121,12 @@ class Prediction:
             draws = self.monte_carlo
         if draws is not None:
             draws = EntropySplit(*(part[rows] for part in draws)) if isinstance(draws, EntropySplit) else draws[rows]
-        places = None
-        if self.places is not None:
-            places = tuple(torch.tensor(self.places, device=self.probs.device)[rows].tolist())
+        known = range(len(self)) if self.places is None else self.places
+        if isinstance(rows, slice):
+            places = tuple(known[rows])
+        else:
+            chosen = rows.nonzero()[:, 0] if rows.dtype == torch.bool else rows
+            places = tuple(known[place] for place in chosen.tolist())
         return Prediction(self.probs[rows], self.moments[rows], self.classes, draws, link, places)
 
     def __iter__(self) -> Iterator[Prediction]:
@@ -149,6 +161,25 @@ class Prediction:
         return self.probs.argmax(dim=1)
 
     @property
+    def names(self) -> tuple[str, ...]:  # [N]
+        """Name of the most probable class."""
+        if self.classes is None:
+            raise BayesVLMError(
+                "The classes of this prediction were given as Features, which carry no names; look the indices in "
+                ".labels up in a list of your own."
+            )
+        return tuple(self.classes[label] for label in self.labels.tolist())
+
+    def topk(self, k: int) -> TopK:
+        """The k most probable classes of each input: `.probs` and `.indices` as of `torch.topk`, and their `.names`."""
+        if check_count("k", k) > (count := self.probs.shape[1]):
+            raise BayesVLMError(f"k is {k}, and there are {count} classes; ask for at most {count}.")
+        probs, indices = self.probs.topk(k, dim=1)
+        if self.classes is None:
+            return TopK(probs, indices, None)
+        return TopK(probs, indices, tuple(tuple(map(self.classes.__getitem__, row)) for row in indices.tolist()))
+
+    @property
     def entropy(self) -> Tensor:  # [N]
         """Entropy of `probs`, in nats: `epistemic + aleatoric`."""
         return entropy(self.probs)
@@ -165,7 +196,13 @@ class Prediction:
 
     @cached_property
     def label_probs(self) -> Tensor | None:  # [N, C]
-        """Probability of each label by itself, for models trained with the sigmoid loss (SigLIP); None for others."""
+        """Probability of each label by itself, `sigmoid_probit`, for models trained with the sigmoid loss; else None.
+
+        A row does not add up to 1: an image may carry several labels, or none. Another class in the list changes
+        nothing for the rest. They are small, because the loss counted one right text among thousands of wrong ones for
+        each image: 0.2 can be a clear yes, so choose thresholds on validation images
+        (`bayesvlm.safety.LabelThresholds`), not 0.5. docs/probability.md explains both kinds of probability.
+        """
         if isinstance(self.label_link, SigmoidLink):
             return sigmoid_probit(self.moments, self.label_link.scale, self.label_link.bias)
         return self.label_link
@@ -189,6 +226,29 @@ class Prediction:
                 "This prediction was made without a posterior to draw from, so its entropy has no parts; fit one."
             )
         return self.draws if isinstance(self.draws, EntropySplit) else self.draws.split()
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether the parameters were drawn already, so that the two parts of the entropy cost nothing."""
+        return "monte_carlo" in self.__dict__ or isinstance(self.draws, EntropySplit)
+
+    def to_pandas(
+        self, top: int | None = None, *, wide: bool = False, parts: bool = False, level: float = 0.95
+    ) -> Any:  # pandas.DataFrame
+        """A table with a row per input: the predicted class, its probability, its cosine, and the entropy.
+
+        The index says which input a row is of, in a stream its place there, so that the tables of a stream can be
+        concatenated. The columns are `label`, `prob`, for SigLIP `label_prob` of the label by itself, `cosine` and its
+        `std`, `low` and `high` of its credible interval, and in nats `entropy`, and its parts `epistemic` and
+        `aleatoric` where the parameters were drawn already.
+
+        Args:
+            top: that many classes of each input, a row each, with their rank in the index as well.
+            wide: a further column per class, called as the class, with its probability.
+            parts: have the two parts of the entropy, drawing the parameters if need be.
+            level: probability that the interval covers.
+        """
+        return prediction_frame(self, top, wide, parts, level)
 
     # How it prints ---------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ def described(holder: Any) -> str:
     Example:
         >>> from bayesvlm.core.features import Features
         >>> Features(torch.ones(4, 3))
-        Features(activations=float32 [4, 3], residual=None, log_variance=None)
+        Features(activations=float32 [4, 3], residual=None, log_variance=None, constant=None)
     """
     names = getattr(holder, "_fields", None) or [field.name for field in fields(holder) if field.repr]
     values = [f"{name}={brief(getattr(holder, name))}" for name in names if not name.startswith("_")]

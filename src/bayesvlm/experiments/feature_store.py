@@ -21,6 +21,7 @@ from bayesvlm.core.features import Features
 from bayesvlm.core.printing import described
 from bayesvlm.data.cache import Encode, Entry, FeatureCache, Part, tensor_fingerprint
 from bayesvlm.data.distortion import Distortion
+from bayesvlm.data.labelled.renamed import Renamed, images_of, relabelled
 from bayesvlm.data.labelled.samples import LabelledSet, Sample, check_labels
 from bayesvlm.data.pairs import PairSet
 from bayesvlm.data.views import Views
@@ -72,8 +73,9 @@ class FeatureStore:
         for known, fingerprint in self._fingerprints:
             if known is data:
                 return fingerprint
-        self._fingerprints.append((data, data.fingerprint()))
-        return self._fingerprints[-1][1]
+        made = data.fingerprint(self.fingerprint(data.renamed)) if isinstance(data, Renamed) else data.fingerprint()
+        self._fingerprints.append((data, made))
+        return made
 
     @cached_property
     def identity(self) -> dict[str, Any]:
@@ -98,8 +100,8 @@ class FeatureStore:
         """Features of a labelled set, or of random views of its images, with a progress bar."""
         key = self._image_key(data, views)
         rows = _PART if views is None else max(1, _PART // views.count)
-        entry = self._collect(key, lambda start: self._parts(data, views, start), rows)
-        labels = entry.tensors["labels"]
+        entry = self._collect(key, lambda start: self._parts(images_of(data), views, start), rows)
+        labels = relabelled(data, entry.tensors["labels"])
         if data.skipped.strict and entry.notes["skipped"]:  # found when it was encoded, by a caller who did not mind
             raise BayesVLMError(entry.notes["skipped"][0][1])
         check_labels(labels.tolist(), data.classes, data.name)
@@ -161,7 +163,11 @@ class FeatureStore:
         return self.cache is not None and all(self.cache.get(key) is not None for key in keys)
 
     def _image_key(self, data: LabelledSet, views: Views | None) -> dict[str, Any]:
-        return {**self.identity, "data": self.fingerprint(data), "views": None if views is None else vars(views)}
+        return {
+            **self.identity,
+            "data": self.fingerprint(images_of(data)),
+            "views": None if views is None else vars(views),
+        }
 
     def _pair_key(
         self, tower: Tower, data: PairSet, limit: int | None, distortion: Distortion | None

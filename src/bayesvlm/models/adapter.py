@@ -118,6 +118,11 @@ class Adapter(ABC):
             moved.posterior = {tower: of.to(device) for tower, of in self.posterior.items()}
         return moved
 
+    def without_lower_case(self) -> Self:
+        """One that hands texts to the tokenizer as they are, as transformers' own pipelines do, whatever the model was
+        trained with; itself where that is done anyway."""
+        return self
+
     def read_image(self, image: ImageLike, label: str = "the image") -> Image.Image:
         """One image in upright RGB, no larger than the model's own resizing leaves it; see `to_rgb`."""
         return self.preprocessor.read(image, label)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import copy
+from typing import Any, Self
 
 from torch import Tensor
 
@@ -22,6 +23,7 @@ class SiglipAdapter(HuggingFaceAdapter):
     """
 
     loss: Loss = "sigmoid"
+    lower_case: bool = True
 
     @staticmethod
     def towers(model: Any) -> tuple[ProjectionLayer, ProjectionLayer]:
@@ -37,13 +39,23 @@ class SiglipAdapter(HuggingFaceAdapter):
             )
         return ImageTower(self.model.vision_model, self._image_tower)
 
+    def without_lower_case(self) -> Self:
+        """One that leaves lower-casing to the tokenizer."""
+        other = copy.copy(self)
+        other.lower_case = False
+        return other
+
+    def preprocessing(self) -> dict[str, Any]:
+        """The same, and whether texts are left as they are."""
+        return super().preprocessing() | ({} if self.lower_case else {"lower_case": False})
+
     def tokenise(self, texts: list[str]) -> dict[str, Tensor]:
         """Lower-cased and padded to the full context, with no mask: the pooled token is the last one, padding or not.
 
         The models were trained on lower-cased text; SigLIP's own tokenizer sees to that, the Gemma tokenizer of
         SigLIP 2 does not, whatever its `do_lower_case` says.
         """
-        if self._tokenizer.init_kwargs.get("do_lower_case", True):
+        if self.lower_case and self._tokenizer.init_kwargs.get("do_lower_case", True):
             texts = [text.lower() for text in texts]
         encoded = self._tokenizer(
             texts,

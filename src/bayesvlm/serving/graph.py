@@ -81,7 +81,7 @@ class HeadGraph(nn.Module):
         self.check(vlm)
         self.link: Link = vlm.settings.link
         self.scale = vlm.scale
-        self.logit_bias = float(vlm.logit_bias or 0.0) if vlm.loss == "sigmoid" else None
+        self.logit_bias = vlm.label_bias
         self.takes_residual = bool(vlm.image.residual)
         inputs, texts = input_variance(vlm), vlm.posterior["text"].embed(classes)
         spread = texts.covariance.per_item()

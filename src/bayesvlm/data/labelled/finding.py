@@ -11,7 +11,9 @@ from bayesvlm.data.labelled.datasets import HubImages
 from bayesvlm.data.labelled.folders import TEMPLATES
 from bayesvlm.data.labelled.hub import NotOnHubError, cached_shards, fetch_shards
 from bayesvlm.data.labelled.known import KNOWN
+from bayesvlm.data.labelled.label_files import LABEL_SUFFIXES, is_label_file
 from bayesvlm.data.labelled.layouts import called, open_folder, open_shards
+from bayesvlm.data.labelled.listed import ListedImages
 from bayesvlm.data.labelled.registry import find_known
 from bayesvlm.data.labelled.samples import LabelledSet
 from bayesvlm.data.labelled.source import LabelledSource
@@ -29,6 +31,8 @@ def find_labelled(name: DataName, root: Path) -> LabelledSource:
       CLIP-benchmark's layout, the original archive, or class folders of images; then in the Hub's cache, and on it;
     - a folder here or below `root`: shards if it has a classnames.txt, class folders of images otherwise, in a
       subfolder named as the split if there is one (`./NAME` is a folder even where NAME is known);
+    - a table here or below `root`, csv, tsv, jsonl or parquet, or what Label Studio exports: the images that it lists,
+      where it has a column `split` those of the split;
     - the Hub id of a data set in CLIP-benchmark's layout; `wds/NAME` is its own name for clip-benchmark/wds_NAME;
     - "datasets:" and the Hub id of any other, with columns image and label, or a folder of one that was saved to disk:
       read with the optional `datasets` library.
@@ -48,8 +52,14 @@ def find_labelled(name: DataName, root: Path) -> LabelledSource:
         if name.table or is_saved_dataset(place):
             return LabelledSource.local(name, [place], partial(_open_table, str(place), name.split))
         return LabelledSource.local(name, [place], partial(open_folder, place, name.split))
+    if place is not None and is_label_file(place):
+        return LabelledSource.local(name, [place], partial(_open_listed, place, name.split, root))
     if place is not None:
         return LabelledSource.missing(name, _file(place), where=str(place))
+    if is_label_file(Path(name.base)) and not (name.table or name.page or name.is_address):
+        return LabelledSource.missing(
+            name, f"There is no file {name.base!r}, here or in {root}; check the path of the table."
+        )
     repo = None if name.is_address else name.hub_id
     if repo is not None and name.table:
         return LabelledSource.hub(name, repo, partial(_open_table, repo, name.split))
@@ -67,6 +77,13 @@ def _open_embedded(parts: tuple[str, ...], *, templates: tuple[str, ...] | None,
     """A split of the embedded world: its prompts are its own, and all of its images can be read."""
     split: LabelledSet = world(parts[0]).load(parts[0])
     return split
+
+
+def _open_listed(
+    file: Path, split: str | None, root: Path, *, templates: tuple[str, ...] | None, strict: bool
+) -> ListedImages:
+    name = called("/".join(file.resolve().parts[1:][-2:]), split)
+    return ListedImages.open(file, split, root=root, name=name, templates=templates or TEMPLATES, strict=strict)
 
 
 def _open_table(source: str, split: str | None, *, templates: tuple[str, ...] | None, strict: bool) -> HubImages:
@@ -91,7 +108,10 @@ def _file(place: Path) -> str:
             f"{place} is one shard; labelled shards are read with the classnames.txt beside their folder, so give the "
             "folder that has it, and its split as in FOLDER:test."
         )
-    return f"{place} is a file; give a folder with a subfolder of images for each class."
+    return (
+        f"{place} is a file; give a folder with a subfolder of images for each class, or a table of images and labels "
+        f"({', '.join(LABEL_SUFFIXES)})."
+    )
 
 
 def _unknown(name: DataName) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,6 +32,7 @@ class ImageFolder:
     templates: tuple[str, ...] = TEMPLATES
     skipped: SkippedImages = field(default_factory=SkippedImages)
     folder: Path | None = None  # that keys are relative to
+    folders: tuple[str, ...] = ()  # of the classes, as they are called on the disk
 
     @classmethod
     def open(
@@ -83,6 +84,7 @@ class ImageFolder:
             templates,
             skipped,
             folder,
+            tuple(subfolder.name for subfolder in subfolders),
         )
 
     @property
@@ -101,13 +103,19 @@ class ImageFolder:
 
     def fingerprint(self) -> str:
         """A hash of the files' contents, their labels and the class names."""
-        digest = hashlib.sha256(json.dumps(self.classes).encode())
-        with progress_bar(f"Hashing {self.name}", total=self.size, unit="images") as advance:
-            for path, label in zip(self.paths, self.labels, strict=True):
-                try:
-                    content = hashlib.sha256(path.read_bytes()).hexdigest()
-                except OSError:
-                    content = "unreadable"
-                digest.update(json.dumps([self.key(path), label, content]).encode())
-                advance(1)
-        return digest.hexdigest()
+        files = [(self.key(path), path, label) for path, label in zip(self.paths, self.labels, strict=True)]
+        return hash_files(self.name, self.classes, files)
+
+
+def hash_files(name: str, classes: Sequence[object], files: Sequence[tuple[str, Path, int]]) -> str:
+    """A hash of class names, and of files' contents under their keys, with their labels."""
+    digest = hashlib.sha256(json.dumps(classes).encode())
+    with progress_bar(f"Hashing {name}", total=len(files), unit="images") as advance:
+        for key, path, label in files:
+            try:
+                content = hashlib.sha256(path.read_bytes()).hexdigest()
+            except OSError:
+                content = "unreadable"
+            digest.update(json.dumps([key, label, content]).encode())
+            advance(1)
+    return digest.hexdigest()

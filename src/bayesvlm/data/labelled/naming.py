@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bayesvlm.core.errors import BayesVLMError
@@ -43,23 +43,31 @@ def place(folder: str) -> str:
 
 
 def naming_of(folder: Path, usual: Naming = spaced) -> Naming:
-    """The rule for the class folders in `folder`: the usual one, but WordNet ids are looked up in a file of names."""
+    """The rule for the class folders in `folder`: the usual one, but WordNet ids are looked up in a file of names where
+    there is one."""
     ids = sorted(path.name for path in folder.iterdir() if path.is_dir() and _WNID.fullmatch(path.name))
     if not ids:
         return usual
     files = [place / name for place in (folder, *folder.absolute().parents[:2]) for name in NAME_FILES]
     file = next((file for file in files if file.is_file()), None)
     if file is None:
-        raise BayesVLMError(
-            f"The class folders of {folder} are WordNet ids such as {ids[0]!r}, which are no names to ask a model for; "
-            f"put a classnames.txt beside them with a line such as '{ids[0]} tench' for each (ImageNet's own "
-            "LOC_synset_mapping.txt will do)."
-        )
+        return usual
     names = read_synsets(file)
     missing = next((wnid for wnid in ids if wnid not in names), None)
     if missing is not None:
         raise BayesVLMError(f"{file} has no name for the class folder {missing!r} of {folder}; add the line.")
     return lambda folder: names.get(folder) or usual(folder)
+
+
+def refuse_ids(classes: Sequence[str], folder: Path | None) -> None:
+    """Refuse class folders that are called by WordNet ids, where no file names them."""
+    found = next((name for name in classes if _WNID.fullmatch(name)), None)
+    if found is not None:
+        raise BayesVLMError(
+            f"The class folders of {folder} are WordNet ids such as {found!r}, which are no names to ask a model for; "
+            f"put a classnames.txt beside them with a line such as '{found} tench' for each (ImageNet's own "
+            "LOC_synset_mapping.txt will do), or name the file with --classes-file."
+        )
 
 
 def names_synsets(file: Path) -> bool:

@@ -126,6 +126,7 @@ def open_listed(
         templates,
         SkippedImages(strict),
         folder,
+        tuple(classes),
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.data.labelled.renamed import synonyms_of
 from bayesvlm.data.labelled.samples import LabelledSet
 from bayesvlm.prompts import ClassPrompts, Template, Templates, check_templates
 
@@ -31,7 +32,7 @@ def chosen_templates(data: LabelledSet, templates: Templates | None = None) -> l
 
 def set_prompts(data: LabelledSet, templates: Templates | None = None) -> ClassPrompts:
     """The prompts of a set's classes; arguments as for `chosen_templates`."""
-    return ClassPrompts.filled(data.classes, None, chosen_templates(data, templates))
+    return ClassPrompts.filled(data.classes, synonyms_of(data), chosen_templates(data, templates))
 
 
 def read_templates(file: Path) -> tuple[str, ...]:

@@ -7,8 +7,6 @@ A table     columns for the image and for the caption; an image with several cap
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Any
 
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.data.pairs.batches import refuse_choices
+from bayesvlm.data.rows import choose_column, csv_rows, jsonl_rows, read_text
 from bayesvlm.images.files import SkippedImages
 
 CAPTION_FILES = ("captions.csv", "captions.tsv", "captions.jsonl", "captions.json")
@@ -23,7 +22,7 @@ CAPTION_SUFFIXES = (".csv", ".tsv", ".jsonl", ".json")
 IMAGE_COLUMNS = ("image", "file_name", "filename", "file", "path", "filepath", "image_path")
 CAPTION_COLUMNS = ("caption", "text", "title", "description")
 
-_DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab"}
+COLUMN_OPTIONS = "or be named (--image-column, --text-column)"
 _LAYOUTS = (
     "expected COCO's captions (images with id and file_name, annotations with image_id and caption) "
     "or Karpathy's (images with filename and sentences)"
@@ -75,41 +74,17 @@ def read_captions_file(
     return pairs
 
 
-def choose_column(columns: Sequence[str], wanted: str | None, known: Sequence[str], source: str | Path) -> str:
-    """The column that was asked for, or the first with a usual name."""
-    names = [name for name in columns if isinstance(name, str)]
-    if wanted is not None and wanted not in names:
-        raise BayesVLMError(f"{source} has no column {wanted!r}; it has {', '.join(map(repr, names)) or 'none'}.")
-    found = wanted or next((name for name in names if name.strip().lower() in known), None)
-    if found is None:
-        raise BayesVLMError(
-            f"{source} has the columns {', '.join(map(repr, names))}; one of them must be called {' or '.join(known)}, "
-            "or be named (--image-column, --text-column)."
-        )
-    return found
-
-
-def read_text(file: Path) -> str:
-    """The contents of a UTF-8 file, with or without its mark."""
-    try:
-        return file.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise BayesVLMError(f"{file} is not UTF-8 text (byte {error.start}); save it as UTF-8.") from None
-    except OSError as error:
-        raise BayesVLMError(f"{file} cannot be read: {error.strerror}.") from None
-
-
 # Tables --------------------------------------------------------------------------------------------------------------
 
 
 def _table_pairs(
     file: Path, folder: Path, image_column: str | None, text_column: str | None, skipped: SkippedImages
 ) -> Iterator[tuple[Path, str]]:
-    rows = _jsonl_rows(file) if file.suffix.lower() == ".jsonl" else _csv_rows(file)
+    rows = jsonl_rows(file) if file.suffix.lower() == ".jsonl" else csv_rows(file, "captions")
     if not rows:
         return
-    image = choose_column(list(rows[0]), image_column, IMAGE_COLUMNS, file)
-    caption = choose_column(list(rows[0]), text_column, CAPTION_COLUMNS, file)
+    image = choose_column(list(rows[0]), image_column, IMAGE_COLUMNS, file, COLUMN_OPTIONS)
+    caption = choose_column(list(rows[0]), text_column, CAPTION_COLUMNS, file, COLUMN_OPTIONS)
     for number, row in enumerate(rows, start=1):
         where = f"{file}, entry {number}"
         for name in (image, caption):
@@ -120,48 +95,6 @@ def _table_pairs(
             skipped.note(where, BayesVLMError(f"{where}: the column {empty[0]!r} is empty."))
         else:
             yield folder / row[image], row[caption]
-
-
-def _csv_rows(file: Path) -> Sequence[Mapping[str, str]]:
-    """Rows of a csv file with quotes, or of a tsv file, where a quote is a character like any other."""
-    text = read_text(file)
-    lines = io.StringIO(text, newline="")
-    quoted = file.suffix.lower() == ".csv"
-    delimiter = _delimiter(text) if quoted else "\t"
-    try:
-        if quoted:
-            rows = list(csv.DictReader(lines, delimiter=delimiter, restkey="", strict=True))
-        else:
-            rows = list(csv.DictReader(lines, delimiter=delimiter, quoting=csv.QUOTE_NONE, restkey=""))
-    except csv.Error as error:
-        raise BayesVLMError(f"The captions file {file} is not readable: {error}; look at its quotes.") from None
-    for number, row in enumerate(rows, start=1):
-        if "" in row:
-            mend = f"put captions with a {_DELIMITERS[delimiter]} in double quotes" if quoted else "remove its tabs"
-            raise BayesVLMError(
-                f"{file}, entry {number} has more fields than there are columns (from {row['']!r} on); {mend}."
-            )
-    return rows
-
-
-def _delimiter(text: str) -> str:
-    """What the first line of a csv file is separated by; spreadsheets of many countries write semicolons."""
-    return max(_DELIMITERS, key=text.partition("\n")[0].count)
-
-
-def _jsonl_rows(file: Path) -> Sequence[Mapping[str, str]]:
-    rows = []
-    for number, line in enumerate(read_text(file).splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise BayesVLMError(f"{file}, line {number} is not json ({error}); write one object per line.") from None
-        if not isinstance(row, dict):
-            raise BayesVLMError(f"{file}, line {number} is a {type(row).__name__}; each line must be an object.")
-        rows.append(row)
-    return rows
 
 
 # COCO and Karpathy ---------------------------------------------------------------------------------------------------

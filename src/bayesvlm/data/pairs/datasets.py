@@ -11,7 +11,8 @@ from typing import Any
 
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.data.pairs.batches import Pair, StoredPairs, in_rounds
-from bayesvlm.data.pairs.captions import CAPTION_COLUMNS, IMAGE_COLUMNS, choose_column
+from bayesvlm.data.pairs.captions import CAPTION_COLUMNS, COLUMN_OPTIONS, IMAGE_COLUMNS
+from bayesvlm.data.rows import choose_column
 from bayesvlm.data.tables import load_table
 from bayesvlm.images.decoding import ImageLike
 from bayesvlm.images.files import SkippedImages
@@ -85,8 +86,8 @@ class PairDataset(StoredPairs):
         strict: bool = False,
     ) -> PairDataset:
         """List the pairs of a `datasets.Dataset` that is loaded already; see `open`."""
-        image = choose_column(dataset.column_names, image_column, _IMAGES, name)
-        text = choose_column(dataset.column_names, text_column, _TEXTS, name)
+        image = choose_column(dataset.column_names, image_column, _IMAGES, name, COLUMN_OPTIONS)
+        text = choose_column(dataset.column_names, text_column, _TEXTS, name, COLUMN_OPTIONS)
         skipped = SkippedImages(strict)
         pairs = in_rounds(_captions(dataset, text, name, skipped), captions_per_image)
         if not pairs:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.data.pairs.batches import Pair, StoredPairs, in_rounds, refuse_choices
-from bayesvlm.data.pairs.captions import find_captions_file, read_captions_file, read_text
+from bayesvlm.data.pairs.captions import find_captions_file, read_captions_file
+from bayesvlm.data.rows import read_text
 from bayesvlm.images.files import SkippedImages, find_images
 
 

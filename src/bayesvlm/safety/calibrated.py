@@ -1,0 +1,250 @@
+"""What a calibration holds for, one model, its posterior and a class list, and the json file that it is kept in.
+
+A number that was fitted on validation images (a threshold, a quantile) keeps its promise only where the scores are made
+as they were then. So it is saved with what made them, and whoever loads it is asked for the same.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from bayesvlm.artifacts.files import write_together
+from bayesvlm.artifacts.weights import same_encoder, same_weights, weight_hashes
+from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.core.features import Features
+from bayesvlm.pretrained import hashes_of, model_name
+from bayesvlm.prompts import ClassNames, ClassPrompts, Templates
+from bayesvlm.vlm import BayesVLM
+
+SCHEMA = 1
+_KIND, _SCHEMA, _FOR = "bayesvlm_calibration", "schema", "calibrated_for"
+_SETTINGS = ("tau", "structure", "covariance", "link")
+_COSINE_OFF, _STD_OFF = (
+    0.01,
+    0.05,
+)  # absolute, relative: what another dtype of the encoder may change, and more than that
+
+
+@dataclass(frozen=True, eq=False)
+class CalibratedFor:
+    """A model with its posterior, and a class list: what decides the scores of an image.
+
+    Args:
+        vlm: held as a copy, so that a later `fit` or `tune` does not change what was calibrated.
+        classes: activations of the classes, [C].
+        prompts: what the classes are called and what was encoded of each; None: they were given as Features.
+    """
+
+    vlm: BayesVLM
+    classes: Features
+    prompts: ClassPrompts | None
+
+    @classmethod
+    def of(
+        cls, vlm: BayesVLM, classes: ClassNames | Features, templates: Templates | None, progress: bool | None = None
+    ) -> CalibratedFor:
+        """The model as it is now, and the classes, encoded once."""
+        _ = vlm.posterior  # without one there is nothing to calibrate
+        prompts = None if isinstance(classes, Features) else ClassPrompts.of(classes, templates)
+        return cls(vlm.copy(), vlm.class_features(classes, templates, progress=progress), prompts)
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """What each class is called; None: they were given as Features."""
+        return None if self.prompts is None else self.prompts.names
+
+    def name(self, index: int) -> str:
+        """What a class is called, to speak of it in a sentence."""
+        return f"class {index}" if self.prompts is None else repr(self.prompts.names[index])
+
+    def to_json(self) -> dict[str, Any]:
+        """What to recognise it by: hashes of the weights, settings, prompts, and how like each class a made-up image
+        is, which every part of the model and of its posterior has a hand in."""
+        vlm, (cosine, std) = self.vlm, self._sample()
+        return {
+            "model": model_name(vlm, "projections"),
+            "weights": weight_hashes(vlm.image, vlm.text),
+            "encoder": hashes_of(vlm.adapter),
+            "settings": {name: getattr(vlm.settings, name) for name in _SETTINGS},
+            "classes": len(self.classes),
+            "prompts": None if self.prompts is None else _by_name(self.prompts),
+            "sample": {"cosine": cosine.tolist(), "std": std.tolist()},
+        }
+
+    @classmethod
+    def from_json(
+        cls,
+        kept: Mapping[str, Any],
+        vlm: BayesVLM,
+        classes: ClassNames | Features | None,
+        templates: Templates | None,
+        what: str,
+    ) -> CalibratedFor:
+        """This model and the classes that were kept, if everything is as it was.
+
+        Args:
+            kept: made by `to_json`.
+            vlm: the model to go on with.
+            classes, templates: to check against those that were kept; they are needed where Features were given then.
+            what: was calibrated, for errors; such as "thresholds.json".
+
+        Raises:
+            BayesVLMError: for another model, other settings, another posterior, other classes.
+        """
+        _check_model(kept, vlm, what)
+        if classes is None:
+            if templates is not None:
+                raise BayesVLMError("templates without classes have no use; leave both out, or give both.")
+            if kept["prompts"] is None:
+                raise BayesVLMError(
+                    f"{what} was calibrated for {kept['classes']} classes given as Features, which have no names to "
+                    "encode them by; pass the same Features as classes=."
+                )
+            prompts = _from_names(kept["prompts"])
+            made = cls(vlm.copy(), vlm.encoder("texts").encode_classes(prompts), prompts)
+        else:
+            made = cls.of(vlm, classes, templates)
+            _check_classes(kept, made, what)
+        made._check_sample(kept["sample"], what)
+        return made
+
+    def _sample(self) -> tuple[Tensor, Tensor]:  # [C], [C]
+        """The cosines of one made-up image with the classes, which the model decides, and their standard deviations,
+        which its posterior does."""
+        vlm = self.vlm
+        made_up = torch.arange(1, vlm.image.activation_width + 1).to(vlm.image.weight).cos()[None]
+        nothing = torch.zeros(1, vlm.image.embedding_width).to(vlm.image.weight)
+        image = Features(
+            made_up,
+            residual=nothing if vlm.image.residual else None,
+            log_variance=nothing if vlm.predicts_variance else None,
+        )
+        return vlm.logits(image, self.classes)[0] / vlm.scale, vlm.similarity(image, self.classes).std[0]
+
+    def _check_sample(self, kept: Mapping[str, Sequence[float]], what: str) -> None:
+        cosine, std = self._sample()
+        cosine_then, std_then = _like(kept["cosine"], cosine), _like(kept["std"], std)
+        off = (cosine - cosine_then).abs()
+        if float(off.max()) > _COSINE_OFF:
+            k = int(off.argmax())
+            raise BayesVLMError(
+                f"{what} was calibrated for other classes than these: a made-up image has a cosine of "
+                f"{float(cosine_then[k]):.3f} with {self.name(k)} there, and of {float(cosine[k]):.3f} here; use "
+                "those, or calibrate again."
+            )
+        if bool(((std - std_then).abs() > _STD_OFF * std_then).any()):
+            raise BayesVLMError(
+                f"{what} was calibrated with another posterior of this model: standard deviations of cosines are "
+                f"{float((std / std_then).mean()):.2g} times those of then; load that posterior, or calibrate again."
+            )
+
+
+def save_calibration(path: str | Path, kind: str, calibrated: CalibratedFor, content: Mapping[str, Any]) -> Path:
+    """Write a calibration whole or not at all; a folder gets a file of the kind's name."""
+    path = _file(path, kind)
+    kept = {_KIND: kind, _SCHEMA: SCHEMA, **content, _FOR: calibrated.to_json()}
+    write_together(path.parent, {path.name: (json.dumps(kept, indent=1, allow_nan=False) + "\n").encode()})
+    return path
+
+
+def load_calibration(path: str | Path, kind: str, entries: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What `save_calibration` was given, and what the calibration is for.
+
+    Args:
+        path: the file, or its folder.
+        kind: what it must be a calibration of.
+        entries: that the content must have.
+    """
+    path = _file(path, kind)
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise BayesVLMError(
+            f"{path} does not exist; name the file, or the folder, that {kind} were saved to."
+        ) from None
+    except (OSError, ValueError) as error:
+        raise BayesVLMError(f"{path} is not readable json ({error}); copy or make it again.") from None
+    found = raw.get(_KIND) if isinstance(raw, dict) else None
+    if found != kind:
+        raise BayesVLMError(f"{path} holds {found or 'something else'}, not {kind}; name the file they were saved to.")
+    if raw.get(_SCHEMA) != SCHEMA:
+        raise BayesVLMError(f"{path} has schema {raw.get(_SCHEMA)!r}, this version reads {SCHEMA}; upgrade bayesvlm.")
+    identity = ("model", "weights", "encoder", "settings", "classes", "prompts", "sample")
+    missing = [name for name in (*entries, _FOR) if name not in raw]
+    missing += [name for name in identity if name not in raw.get(_FOR, {})]
+    if missing:
+        raise BayesVLMError(f"{path} has no entry {missing[0]!r}; it is incomplete, copy or make it again.")
+    return raw, cast(dict[str, Any], raw[_FOR])
+
+
+def _file(path: str | Path, kind: str) -> Path:
+    if not str(path):
+        raise BayesVLMError(f"The file for {kind} is ''; name one, such as {kind.replace(' ', '-')}.json.")
+    path = Path(path)
+    return path if path.suffix and not path.is_dir() else path / f"{kind.replace(' ', '-')}.json"
+
+
+def _check_model(kept: Mapping[str, Any], vlm: BayesVLM, what: str) -> None:
+    here, there = model_name(vlm, "these projections"), kept["model"]
+    if not same_weights(kept["weights"], vlm.image, vlm.text):
+        raise BayesVLMError(
+            f"{what} was calibrated for another model, {there}: the projections of {here} are others; load that model, "
+            "or calibrate again."
+        )
+    encoder = None if vlm.adapter is None else vlm.adapter.model.parameters()
+    if kept["encoder"] is not None and encoder is not None and not same_encoder(kept["encoder"], encoder):
+        raise BayesVLMError(
+            f"{what} was calibrated for {there}, and {here} has the same projections behind another encoder (one that "
+            "was fine-tuned?); load that model, or calibrate again."
+        )
+    for name in _SETTINGS:
+        then, now = kept["settings"].get(name), getattr(vlm.settings, name)
+        if then != now and not (name == "tau" and isinstance(then, float) and math.isclose(then, now, rel_tol=1e-6)):
+            raise BayesVLMError(
+                f"{what} was calibrated with {name} = {then}, and it is {now} here; use "
+                f"vlm.replace({name}={then!r}), or calibrate again."
+            )
+
+
+def _check_classes(kept: Mapping[str, Any], made: CalibratedFor, what: str) -> None:
+    if len(made.classes) != kept["classes"]:
+        raise BayesVLMError(
+            f"{what} was calibrated for {kept['classes']} classes, and {len(made.classes)} are given; it holds for the "
+            "class list it was calibrated with, so leave classes out, or calibrate again."
+        )
+    if made.prompts is None or kept["prompts"] is None:
+        return
+    then = _from_names(kept["prompts"])
+    for place, (was, now) in enumerate(zip(then.names, made.prompts.names, strict=True)):
+        if was != now:
+            raise BayesVLMError(
+                f"{what} was calibrated for another class list: class {place} is {was!r} there and {now!r} here; leave "
+                "classes out, or calibrate again."
+            )
+    for was, now in zip(then.texts, made.prompts.texts, strict=False):
+        if was != now:
+            raise BayesVLMError(f"{what} was calibrated with other prompts: {was!r} there, {now!r} here; use the same.")
+
+
+def _by_name(prompts: ClassPrompts) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {name: [] for name in prompts.names}
+    for text, group in zip(prompts.texts, prompts.groups, strict=True):
+        found[prompts.names[group]].append(text)
+    return found
+
+
+def _from_names(prompts: Mapping[str, Sequence[str]]) -> ClassPrompts:
+    groups = (place for place, texts in enumerate(prompts.values()) for _ in texts)
+    return ClassPrompts(tuple(prompts), tuple(text for texts in prompts.values() for text in texts), tuple(groups))
+
+
+def _like(values: Sequence[float], tensor: Tensor) -> Tensor:
+    return torch.tensor(values).to(tensor)
