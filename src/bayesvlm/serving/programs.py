@@ -68,6 +68,7 @@ def save_program(program: torch.export.ExportedProgram, metadata: ExportMetadata
 
 def save_onnx(program: torch.export.ExportedProgram, graph: Graph, metadata: ExportMetadata, path: Path) -> None:
     """As ONNX; weights that are too large for one file go into `path` with `.data` at its end."""
+    import onnx
     import onnx_ir
 
     with _hushed():
@@ -87,6 +88,12 @@ def save_onnx(program: torch.export.ExportedProgram, graph: Graph, metadata: Exp
     _keep_apart(model)
     model.metadata_props.update(metadata.entries())
     onnx_ir.save(model, path, external_data=data_file(path).name if graph.bytes > LARGEST_FILE else None)
+    written = onnx.load(path, load_external_data=False)
+    weights = {tensor.name for tensor in written.graph.initializer}
+    kept = [value for value in written.graph.value_info if value.name not in weights]
+    del written.graph.value_info[:]  # what is said twice of a weight stands in the way of quantisers, which replace it
+    written.graph.value_info.extend(kept)
+    onnx.save(written, path)
 
 
 def data_file(path: Path) -> Path:
