@@ -147,6 +147,7 @@ COMMANDS = {
     "adapt": ("adapt", "emoji-clip"),
     "reproduce": ("reproduce", "uq_results_clip"),
     "classify": ("classify", "emoji-clip", "pairs", "--classes", "a,b"),
+    "finetune": ("finetune", "emoji-clip", "pairs"),
     "select": ("select", "emoji-clip", "-p", "pairs", "-t", "pairs", "--classes", "a,b"),
 }
 

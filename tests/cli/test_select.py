@@ -44,7 +44,7 @@ ASKED = ("--pool", "pool", "--target", "target", "--classes", ",".join(CLASSES),
 
 
 def test_the_list_is_what_select_chooses(run: Run, folders: Path) -> None:
-    code, out, err = run(*ASKED, "--labelled")
+    code, out, err = run(*ASKED, "--oracle")
     assert code == 0, err
     with (folders / "to-label.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -114,7 +114,7 @@ def test_what_cannot_be_read_is_skipped_and_named(run: Run, folders: Path) -> No
         (("--target", "pool/nothing"), "pool/nothing"),
         (("--classes", "tennis,baseball,tennis"), "names 'tennis' more than once"),
         (("--classes", "tennis"), "There is one class only"),
-        (("--labelled", "--classes", "tennis,baseball"), "which is not among the 2 classes"),
+        (("--oracle", "--classes", "tennis,baseball"), "which is not among the 2 classes"),
     ],
 )
 def test_what_is_refused(run: Run, folders: Path, change: tuple[object, ...], sentence: str) -> None:

@@ -166,8 +166,7 @@ def test_a_pool_that_a_table_lists_says_its_labels(folder: Path, run: Run) -> No
     names = ",".join(sorted({label for _, label in listed}))
     split = [(*row, "train" if number < 8 else "test") for number, row in enumerate(listed)]
     table(folder / "pool.csv", split, ("image", "label", "split"))
-    flag = "--oracle" if "--oracle" in run("select", "--help").out else "--labelled"
-    common = "-t", "photos", "--classes", names, "-n", 2, flag, "--json", "-o"
+    common = "-t", "photos", "--classes", names, "-n", 2, "--oracle", "--json", "-o"
     ran = run("select", "posterior", "-p", "pool.csv:train", *common, "a.csv")
     assert all(os.path.exists(row["image"]) for row in ran.json["chosen"])
     assert {row["image"] for row in ran.json["chosen"]} <= {image for image, _ in listed[:8]}

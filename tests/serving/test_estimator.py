@@ -537,8 +537,8 @@ def test_without_scikit_learn() -> None:
 import sys
 sys.modules["sklearn"] = None
 import bayesvlm.serving
-from bayesvlm.serving import *
 assert "torch" not in sys.modules
+from bayesvlm.serving import *
 try:
     from bayesvlm.serving import BayesianZeroShotClassifier
 except ValueError as error:

@@ -17,13 +17,15 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from bayesvlm.active.acquisition import bald, epig
 from bayesvlm.active.contrast import ClassContrast
+from bayesvlm.active.finetune import Labels
+from bayesvlm.active.known import Known
 from bayesvlm.active.online import OnlineLaplace
 from bayesvlm.active.targeting import Metric, nearest_distinct
 from bayesvlm.classes import class_names, label_indices
@@ -101,6 +103,9 @@ def select(
     budget: int = 200,
     pool_labels: Sequence[int] | Tensor | None = None,
     seed: int = 0,
+    *,
+    labelled: tuple[Features, Labels] | None = None,
+    exclude: Sequence[int] | Tensor | None = None,
     **options: object,
 ) -> Tensor:  # [budget]
     """Indices into the pool of the items to label, in order; `rank` has the arguments and gives scores too.
@@ -109,7 +114,8 @@ def select(
     """
     if strategy == "epig" and (advice := better_without_epig(check_count("budget", budget), len(target))):
         warnings.warn(advice, BayesVLMWarning, stacklevel=2)
-    return rank(vlm, pool, target, classes, strategy, budget, pool_labels, seed, **options).indices  # type: ignore[arg-type]
+    known: dict[str, Any] = {"labelled": labelled, "exclude": exclude, **options}
+    return rank(vlm, pool, target, classes, strategy, budget, pool_labels, seed, **known).indices
 
 
 def better_without_epig(budget: int, targets: int) -> str | None:
@@ -137,6 +143,8 @@ def rank(
     pool_labels: Sequence[int] | Tensor | None = None,
     seed: int = 0,
     *,
+    labelled: tuple[Features, Labels] | None = None,
+    exclude: Sequence[int] | Tensor | None = None,
     draws: int = 100,
     metric: Metric = "cosine",
     options: Epig | None = None,
@@ -144,6 +152,9 @@ def rank(
     progress: bool | None = None,
 ) -> Selection:
     """Choose what to label.
+
+    With the same seed, a choice that is given what was labelled before goes on where that one ended: two of n items are
+    one of 2n.
 
     Args:
         vlm: a fitted model.
@@ -154,6 +165,9 @@ def rank(
         budget: how many.
         pool_labels: the oracle EPIG asks for the label of what it chose; without it, its online steps leave W alone.
         seed: of everything random.
+        labelled: images that have labels already, of the pool or not, and the labels. EPIG learns them before it
+            chooses; every strategy leaves out those that are in the pool (equal features).
+        exclude: rows of the pool that are not to be chosen.
         draws: of the parameters, for bald and epig.
         metric: by which targeted strategies and EPIG's candidates are near, "cosine" (expected) or "wasserstein".
         options: EPIG's.
@@ -164,8 +178,8 @@ def rank(
     check_count("draws", draws)
     names = class_names(classes)
     pool, target, texts = vlm.image_features(pool), vlm.image_features(target), vlm.class_features(classes, templates)
-    if budget > len(pool):
-        raise BayesVLMError(f"The budget is {budget} and the pool has {len(pool)} items; choose at most {len(pool)}.")
+    known = Known.of(vlm, pool, labelled, exclude, names, len(texts))
+    known.check_budget(budget)
     if len(target) == 0:
         raise BayesVLMError("The target has no images; give at least one, without labels.")
     if len(texts) < 2 and not strategy.endswith("random"):
@@ -175,15 +189,17 @@ def rank(
     labels = None if pool_labels is None else label_indices(pool_labels, names, len(pool), len(texts))
     generator = torch.Generator().manual_seed(seed)
     if strategy == "epig":
-        loop = _EpigLoop(vlm, pool, target, texts, labels, draws, metric, options or Epig(), generator)
+        loop = _EpigLoop(vlm, pool, target, texts, labels, known, draws, metric, options or Epig(), generator)
         return loop.run(budget, progress)
     targeted = strategy.startswith("targeted-")
     ranked = target if targeted else pool
     score = _SCORES[strategy.removeprefix("targeted-")](vlm, ranked, texts, draws, seed)
     order = _descending(score, generator)
     if not targeted:
-        return Selection(order[:budget], score[order[:budget]])
-    chosen = nearest_distinct(vlm.embed_images(pool), vlm.embed_images(target), order, budget, metric)
+        chosen = order[~known.taken[order]][:budget]
+        return Selection(chosen, score[chosen])
+    order = order.roll(-int(known.taken.sum()))  # the first ones have chosen
+    chosen = nearest_distinct(vlm.embed_images(pool), vlm.embed_images(target), order, budget, metric, known.taken)
     return Selection(chosen, score[order[torch.arange(budget) % len(order)]])
 
 
@@ -238,6 +254,32 @@ def _descending(score: Tensor, generator: torch.Generator) -> Tensor:  # [N]
 # EPIG -----------------------------------------------------------------------------------------------------------------
 
 
+def candidates(
+    vlm: BayesVLM,
+    pool: Features,
+    target: Features,
+    known: Known,
+    budget: int,
+    metric: Metric,
+    options: Epig,
+    generator: torch.Generator,
+    *,
+    keep_labelled: bool = False,
+) -> Tensor:  # [n]
+    """The target's nearest pool items, in pool order. Those that are labelled were candidates too, and are left out
+    unless they are to be kept."""
+    size = len(pool) - int(known.excluded.sum())
+    wanted = options.candidates or min(len(target), MOST_CANDIDATES)
+    count = min(size, max(wanted, math.ceil(LEAST_CHOICE * (budget + int(known.labelled.sum())))))
+    if count == size:
+        near = (~known.excluded).nonzero().flatten()
+    else:
+        order = torch.randperm(len(target), generator=generator)
+        embedded = vlm.embed_images(pool), vlm.embed_images(target)
+        near = nearest_distinct(*embedded, order, count, metric, known.excluded).sort().values
+    return near if keep_labelled else near[~known.labelled[near]]
+
+
 @dataclass(eq=False)
 class _EpigLoop:
     """Chooses one item, learns from it, and so on."""
@@ -247,6 +289,7 @@ class _EpigLoop:
     target: Features
     texts: Features
     labels: Tensor | None
+    known: Known
     draws: int
     metric: Metric
     options: Epig
@@ -255,8 +298,9 @@ class _EpigLoop:
 
     def run(self, budget: int, progress: bool | None) -> Selection:
         contrast = ClassContrast.of(self.vlm, self.texts)
-        online = OnlineLaplace.begin(self.vlm.posterior["image"], contrast, self.options.beta)
-        left = self._candidates(budget)
+        options = (self.metric, self.options, self.generator)
+        left = candidates(self.vlm, self.pool, self.target, self.known, budget, *options)
+        online = self._learnt(OnlineLaplace.begin(self.vlm.posterior["image"], contrast, self.options.beta))
         chosen, scores = [], []
         with (
             progress_bar("choosing by EPIG", total=budget, unit="items", show=progress) as advance,
@@ -271,29 +315,32 @@ class _EpigLoop:
                 left = torch.cat([left[:best], left[best + 1 :]])
                 label = None if self.labels is None else int(self.labels[item])
                 with self._timed("online"), threads_for(online.step_cost):
-                    gamma, solve_lam = self.options.gamma, self.options.solve_lam
-                    online = online.step(self.pool[item], label, gamma, solve_lam=solve_lam).decomposed()
+                    online = self._step(online, self.pool[item], label).decomposed()
                 advance(1)
         return Selection(torch.tensor(chosen), torch.tensor(scores), self.seconds)
 
-    def _candidates(self, budget: int) -> Tensor:  # [n]
-        """The target's nearest pool items, in pool order."""
-        wanted = self.options.candidates or min(len(self.target), MOST_CANDIDATES)
-        count = min(len(self.pool), max(wanted, math.ceil(LEAST_CHOICE * budget)))
-        if count == len(self.pool):
-            return torch.arange(count)
-        order = torch.randperm(len(self.target), generator=self.generator)
-        near = nearest_distinct(
-            self.vlm.embed_images(self.pool), self.vlm.embed_images(self.target), order, count, self.metric
-        )
-        return near.sort().values
+    def _step(self, online: OnlineLaplace, image: Features, label: int | None) -> OnlineLaplace:
+        return online.step(image, label, self.options.gamma, solve_lam=self.options.solve_lam)
+
+    def _learnt(self, online: OnlineLaplace) -> OnlineLaplace:
+        """After the images that are labelled already, as if they had been chosen here."""
+        for row, label in enumerate(self.known.labels.tolist()):
+            assert self.known.images is not None
+            self._draw()
+            with self._timed("online"), threads_for(online.step_cost):
+                online = self._step(online, self.known.images[row], label)
+        return online
+
+    def _draw(self) -> tuple[Features, int]:
+        """The target images that a step looks at, and the seed of its draws."""
+        count = min(self.options.targets, len(self.target))
+        looked_at = self.target[torch.randperm(len(self.target), generator=self.generator)[:count]]
+        return looked_at, int(torch.randint(2**31, (), generator=self.generator))
 
     def _score(self, online: OnlineLaplace, left: Tensor) -> Tensor:  # [n]
         """EPIG of the items that are left, a chunk at a time; every chunk sees the same draws."""
-        count = min(self.options.targets, len(self.target))
-        looked_at = self.target[torch.randperm(len(self.target), generator=self.generator)[:count]]
-        seed = int(torch.randint(2**31, (), generator=self.generator))
-        scores = []
+        looked_at, seed = self._draw()
+        count, scores = len(looked_at), []
         for part in row_blocks(len(left), self.draws * len(self.texts), BLOCK):
             with self._timed("draws"):
                 both = Features.concatenate([looked_at, self.pool[left[part]]])

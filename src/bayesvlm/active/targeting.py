@@ -31,23 +31,27 @@ def nearest_distinct(
     order: Tensor,  # [M]
     count: int,
     metric: Metric = "cosine",
+    taken: Tensor | None = None,  # [N]
 ) -> Tensor:  # [count]
     """Indices of `count` different pool items, as the targets choose them.
 
     Args:
         order: the targets' indices, first chooser first.
         metric: "cosine" (expected) or "wasserstein".
+        taken: which pool items cannot be chosen.
     """
     check_choice("metric", metric, get_args(Metric))
     if len(order) == 0 or len(target) == 0:
         raise BayesVLMError("There is no target to choose for; give at least one target image.")
-    if count > len(pool):
-        raise BayesVLMError(f"{count} different items were asked of a pool of {len(pool)}; ask for fewer.")
-    taken = torch.zeros(len(pool), dtype=torch.bool, device=pool.mean.device)
+    free = len(pool) if taken is None else int((~taken).sum())
+    if count > free:
+        raise BayesVLMError(f"{count} different items were asked of a pool of {free}; ask for fewer.")
+    gone = torch.zeros(len(pool), dtype=torch.bool) if taken is None else taken.clone()
+    gone = gone.to(pool.mean.device)
     chosen: list[int] = []
     for row in islice(_rounds(pool, target[order[:count]], metric), count):
-        item = int(row.masked_fill(taken, -torch.inf).argmax())
-        taken[item] = True
+        item = int(row.masked_fill(gone, -torch.inf).argmax())
+        gone[item] = True
         chosen.append(item)
     return torch.tensor(chosen, dtype=torch.long)
 

@@ -58,13 +58,28 @@ def select(
         typer.Option(help="How to choose: epig, bald, entropy, random or targeted-bald, -entropy, -random."),
     ] = "epig",
     budget: Annotated[int, typer.Option("--budget", "-n", help="How many images to choose.")] = 200,
-    labels: Annotated[
+    labelled: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--labelled",
+            help="Images that have labels already, in the pool or not: a table, or Label Studio's export; repeatable. "
+            "EPIG learns them first. None of them is chosen.",
+        ),
+    ] = None,
+    exclude: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--exclude", help="A table of images that are not to be chosen, such as an earlier list; repeatable."
+        ),
+    ] = None,
+    oracle: Annotated[
         bool,
-        typer.Option("--labelled", help="A pool image's folder, or its set, says its class; EPIG can learn from it."),
+        typer.Option("--oracle", help="A pool image's folder, or its set, says its class; EPIG learns what it chose."),
     ] = False,
     metric: Annotated[
         str, typer.Option(help="How nearness to the target is measured: cosine, wasserstein.")
     ] = "cosine",
+    worth: Annotated[float, typer.Option("--worth", help="Nats that a hundred more labels must gain.")] = 0.02,
     draws: Annotated[int, typer.Option(help="Random draws of the weights, for bald and epig.")] = 100,
     seed: Annotated[int, typer.Option(help="Seed of the random draws.")] = 0,
     out: Annotated[
@@ -83,20 +98,26 @@ def select(
     Writes them in the order they were chosen, each with its score (in nats; for targeted strategies that of the target
     image it was chosen for) and the class that the model would give it.
 
+    In a second round give what was labelled with --labelled, beside the same posterior: the choice goes on where the
+    first ended, and says how much a further label is expected to tell.
+
     Examples:
 
         bayesvlm select posterior/ --pool archive/ --target camera/ --classes-file names.txt --budget 200
 
         bayesvlm select posterior/ -p archive/ -t camera/ --classes "cat,dog" --strategy targeted-bald -o tasks.json
 
+        bayesvlm select posterior/ -p archive/ -t camera/ --classes "cat,dog" --labelled labels.csv -o next.csv
+
         bayesvlm select emoji-clip --pool emojione-black --target openmoji-black --classes-file names.txt
     """
-    from bayesvlm.active import STRATEGIES, rank
+    from bayesvlm.active import STRATEGIES, outlook, rank
     from bayesvlm.active.selection import better_without_epig
     from bayesvlm.active.targeting import Metric
     from bayesvlm.artifacts.files import check_new_file
     from bayesvlm.cli.prompts import A_PHOTO, read_classes, templates_given
-    from bayesvlm.core.errors import BayesVLMError, check_choice
+    from bayesvlm.cli.seeds import check_file, excluded, expectation, seed_set
+    from bayesvlm.core.errors import BayesVLMError, check_choice, check_positive
     from bayesvlm.data import SkippedImages
     from bayesvlm.data.cache import FeatureCache
     from bayesvlm.experiments.feature_store import FeatureStore
@@ -111,19 +132,30 @@ def select(
     names = list(asked.names)
     check_choice("strategy", strategy, STRATEGIES)
     check_choice("metric", metric, get_args(Metric))
+    check_positive("--worth", worth)
+    for file in [*(labelled or []), *(exclude or [])]:
+        check_file(file)
     vlm = BayesVLM.from_pretrained(posterior, model=model, device=device, strict=strict)
     skipped = SkippedImages(strict)
     encoder = FeatureStore(vlm, FeatureCache(cache))
     texts = encoder.classes(asked)
     images = _encoded(encoder, pool, root, skipped, "pool")
     aimed = _encoded(encoder, target, root, skipped, "target").features
+    known = _labels(images, names) if oracle else None
+    begun = seed_set(encoder, labelled or [], images, names, root, skipped)
     if skipped.reasons:
         remark(str(skipped))
-    known = _labels(images, names) if labels else None
+    left_out = sorted(excluded(exclude or [], images, root) | begun.rows)
+    if begun.learnt is not None and (before := vlm.provenance.get("fine_tuned_on")) is not None:
+        remark(
+            f"{posterior} was fine-tuned on {before} images already: what --labelled names of them is learnt twice; "
+            "give the posterior before"
+        )
     if strategy == "epig" and (advice := better_without_epig(budget, len(aimed))):
         remark(advice)
     chosen = rank(
-        vlm, images.features, aimed, texts, strategy, budget, known, seed, draws=draws, metric=metric  # type: ignore[arg-type]
+        vlm, images.features, aimed, texts, strategy, budget, known, seed,  # type: ignore[arg-type]
+        draws=draws, metric=metric, labelled=begun.learnt, exclude=left_out,  # type: ignore[arg-type]
     )  # fmt: skip
     predicted = vlm.classify(images.features[chosen.indices], texts)
     rows: list[dict[str, Any]] = [
@@ -147,18 +179,20 @@ def select(
     ]
     write_whole(out, _FORMS[out.suffix](rows, strategy).encode())
     shown = [
-        [str(row["rank"]), row["image"], "" if row["score"] is None else f"{row['score']:.4f}", row["predicted"]]
+        [str(row["rank"]), row["image"], "" if row["score"] is None else f"{row['score']:.3g}", row["predicted"]]
         for row in rows[:SHOWN]
     ]
     result = {"strategy": strategy, "chosen": rows, "out": str(out), "skipped": skipped.reasons}
-    emit(
-        result,
-        [
-            table("", ["rank", "image", "score", "taken for"], shown, texts=2),
-            f"{len(rows)} of {len(images.names)} images chosen by {strategy}; the list is {out}",
-        ],
-        as_json,
-    )
+    text: list[Any] = [
+        table("", ["rank", "image", "score", "taken for"], shown, texts=2),
+        f"{len(rows)} of {len(images.names)} images chosen by {strategy}; the list is {out}",
+    ]
+    online = not vlm.predicts_variance and vlm.settings.structure == "damped"  # what the outlook is defined for
+    if begun.learnt is not None and len(names) > 1 and online:
+        expected = outlook(vlm, images.features, aimed, texts, begun.learnt, exclude=left_out, seed=seed)
+        result["outlook"] = {"labels": len(begun.learnt[1]), "first": expected.first, "now": expected.now}
+        text.append(expectation(expected, worth))
+    emit(result, text, as_json)
 
 
 @dataclass(frozen=True)
@@ -239,7 +273,7 @@ def _labels(images: _Images, names: list[str]) -> list[int]:
         label = index.get(folder, index.get(spaced(folder)))
         if label is None:
             raise BayesVLMError(
-                f"{image} lies in the folder {folder!r}, which is not among the {len(names)} classes; with --labelled "
+                f"{image} lies in the folder {folder!r}, which is not among the {len(names)} classes; with --oracle "
                 "a pool image's folder is its class."
             )
         found.append(label)
@@ -251,7 +285,7 @@ def _labels(images: _Images, names: list[str]) -> list[int]:
 
 def _csv(rows: list[dict[str, Any]], strategy: str) -> str:
     text = io.StringIO()
-    writer = csv.DictWriter(text, rows[0], lineterminator="\n")
+    writer = csv.DictWriter(text, [*rows[0], "label"], lineterminator="\n")  # the last column is to be filled in
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()

@@ -1,0 +1,172 @@
+"""Images with labels, from the files, folders and sets that hold them, as indices into a list of classes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from bayesvlm.core.features import Features
+    from bayesvlm.data import SkippedImages
+    from bayesvlm.data.labelled.label_files import LabelRow
+    from bayesvlm.data.labelled.samples import LabelledSet
+    from bayesvlm.experiments.feature_store import FeatureStore
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledImages:
+    """Images that can be read, and their labels.
+
+    Args:
+        names: which images they are: absolute paths, or keys of a set.
+        labels: indices into the classes.
+    """
+
+    names: list[str]  # [N]
+    labels: list[int]  # [N]
+    features: Features  # [N]
+
+
+class LabelledSource(Protocol):
+    """Where labelled images come from, before any of them is encoded."""
+
+    @property
+    def classes(self) -> list[str]:
+        """The labels that occur."""
+
+    def encode(self, encoder: FeatureStore, names: Sequence[str], skipped: SkippedImages) -> LabelledImages:
+        """The images, their labels as indices into `names`."""
+
+
+def labelled_source(given: str, root: Path | None, skipped: SkippedImages) -> LabelledSource:
+    """A file of labels, or a folder of class folders or a set that `resolve` knows."""
+    from bayesvlm.data import resolve
+    from bayesvlm.data.labelled.label_files import is_label_file
+    from bayesvlm.data.names import own_path
+
+    path = own_path(given)
+    if is_label_file(path) and not path.is_dir():
+        return _File(given, labelled_rows(path, root))
+    return _Set(resolve(given, root=root).open(strict=skipped.strict))
+
+
+def joined(parts: Sequence[LabelledImages], names: Sequence[str]) -> LabelledImages:
+    """All of them, an image that several have once; with two labels it is an error."""
+    from bayesvlm.core.errors import BayesVLMError
+    from bayesvlm.core.features import Features
+
+    labels: dict[str, int] = {}
+    kept: list[Features] = []
+    for part in parts:
+        fresh = []
+        for row, (image, label) in enumerate(zip(part.names, part.labels, strict=True)):
+            if labels.get(image, label) != label:
+                raise BayesVLMError(
+                    f"{image} is labelled {names[labels[image]]!r} in one place and {names[label]!r} in another; "
+                    "decide on one."
+                )
+            if image not in labels:
+                fresh.append(row)
+            labels[image] = label
+        kept.append(part.features[fresh])
+    return LabelledImages(list(labels), list(labels.values()), Features.concatenate(kept))
+
+
+def labelled_rows(file: Path, root: Path | None) -> list[LabelRow]:
+    """The images of a file that have a label; how many have none is said."""
+    from bayesvlm.cli.output import remark
+    from bayesvlm.core.errors import BayesVLMError
+    from bayesvlm.data.labelled.label_files import read_labels
+
+    rows = read_labels(file, root=root)
+    found = [row for row in rows if row.label is not None]
+    if not found:
+        raise BayesVLMError(f"{file} lists {len(rows)} images and none of them has a label; fill in the labels first.")
+    if len(found) < len(rows):
+        remark(f"{file}: {len(rows) - len(found)} of {len(rows)} images have no label and are left out")
+    return found
+
+
+def label_places(labels: Sequence[str], names: Sequence[str], source: str) -> list[int]:
+    """Each label's place among the classes; spelt alike, or as a folder's name with underscores for spaces."""
+    from bayesvlm.core.errors import BayesVLMError
+    from bayesvlm.data.labelled.folders import spaced
+
+    index = {name: place for place, name in enumerate(names)}
+    found = [index.get(label, index.get(spaced(label))) for label in labels]
+    unknown = list(dict.fromkeys(label for label, place in zip(labels, found, strict=True) if place is None))
+    if unknown:
+        more = f", and {len(unknown) - 1} more," if len(unknown) > 1 else ""
+        raise BayesVLMError(
+            f"{source} has the label {unknown[0]!r}{more} not among the {len(names)} classes "
+            f"({', '.join(names[:5])}{', ...' if len(names) > 5 else ''}); spell them alike, or name the class too."
+        )
+    return [place for place in found if place is not None]
+
+
+@dataclass(frozen=True)
+class _File:
+    given: str
+    rows: list[LabelRow]
+
+    @property
+    def classes(self) -> list[str]:
+        return sorted({row.label for row in self.rows if row.label is not None})
+
+    def encode(self, encoder: FeatureStore, names: Sequence[str], skipped: SkippedImages) -> LabelledImages:
+        places = label_places([row.label or "" for row in self.rows], names, self.given)
+        found = encode_rows(encoder, self.rows, self.given, skipped)
+        named = [os.path.abspath(self.rows[row].path) for row in found.read]
+        return LabelledImages(named, [places[row] for row in found.read], found.features)
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedRows:
+    """The images of some rows of a file that could be read: which rows they are, and their features."""
+
+    read: list[int]  # [n]
+    features: Features  # [n]
+
+
+def encode_rows(encoder: FeatureStore, rows: Sequence[LabelRow], source: str, skipped: SkippedImages) -> EncodedRows:
+    """The images of some rows; those that cannot be read are noted, and all of them an error."""
+    from bayesvlm.core.errors import BayesVLMError
+    from bayesvlm.core.features import Features
+    from bayesvlm.experiments.image_files import encode_files
+    from bayesvlm.progress import progress_bar
+
+    parts: list[Features] = []
+    read: list[int] = []
+    seen = 0
+    with progress_bar(f"encoding {source}", total=len(rows), unit="images") as advance:
+        for batch in encode_files(encoder, [row.path for row in rows], skipped):
+            if batch.read:
+                parts.append(batch.features)
+                read += [seen + place for place in batch.read]
+            seen += batch.seen
+            advance(batch.seen)
+    if not parts:
+        raise BayesVLMError(
+            f"None of the {len(rows)} labelled images of {source} can be read{skipped.beside}; paths are looked for "
+            "beside the file, below --root and here."
+        )
+    return EncodedRows(read, Features.concatenate(parts))
+
+
+@dataclass(frozen=True, eq=False)
+class _Set:
+    data: LabelledSet
+
+    @property
+    def classes(self) -> list[str]:
+        return list(self.data.classes)
+
+    def encode(self, encoder: FeatureStore, names: Sequence[str], skipped: SkippedImages) -> LabelledImages:
+        found = encoder.images(self.data)
+        skipped.reasons.update(found.skipped)
+        labels = [self.data.classes[label] for label in found.labels.tolist()]
+        keys = [f"{self.data.name}/{key}" for key in found.keys]
+        return LabelledImages(keys, label_places(labels, names, self.data.name), found.features)
