@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Self
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
@@ -25,6 +27,9 @@ from bayesvlm.images.decoding import as_inputs
 from bayesvlm.plain import PlainVLM
 from bayesvlm.predicting import Method, check_method, predict, stream_predictions
 from bayesvlm.prompts import ClassNames, Templates
+
+if TYPE_CHECKING:
+    from bayesvlm.serving.export import Exported
 
 
 class GaussianVLM(PlainVLM):
@@ -138,20 +143,20 @@ class GaussianVLM(PlainVLM):
         return self.class_features(classes, templates), names
 
     @torch.no_grad()
-    def head(self, classes: ClassNames | Features, *, templates: Templates | None = None) -> BayesHead:
+    def head(self, classes: ClassNames | Features, *, templates: Templates | None = None) -> ModelHead:
         """A classifier for these classes alone: `head(inputs)` is `classify(inputs, classes).probs` at little more
         than the cost of `plain`, and `head.label_probs(inputs)` its `.label_probs`, for models that have them.
 
         The classes are encoded once. `head.probs(activations, residual)`, and `head.sigmoid_probs` for each label by
         itself, take tensors straight from an encoder and check nothing: what images that come one at a time need.
-        Damped posteriors with an analytic link only.
+        `head.export("model.onnx")` writes it, encoder included, to a file that runs without torch. Damped posteriors
+        with an analytic link only.
 
         Args:
             classes, templates: as for `classify`.
         """
-        embedded, link = self.embed_texts(self.class_features(classes, templates)), self.settings.link
-        options: dict[str, Any] = {"encode": self.image_features, "logit_bias": self.label_bias}
-        return BayesHead(self.image, self.posterior["image"], embedded, self.scale, link, **options)
+        texts = self.class_features(classes, templates)
+        return ModelHead(self._changed(), texts, class_names(classes), templates)
 
     @torch.no_grad()
     def similarity(self, inputs: Any, texts: Any, *, progress: bool | None = None) -> CosineMoments:
@@ -177,3 +182,22 @@ class GaussianVLM(PlainVLM):
     def embed_texts(self, inputs: Any) -> GaussianEmbeddings:
         """Gaussian embeddings of texts (or their Features)."""
         return self.posterior["text"].embed(self.text_features(inputs))
+
+
+class ModelHead(BayesHead):
+    """What `BayesVLM.head` returns: a head that knows the model it is of, and so can leave as a file."""
+
+    def __init__(
+        self, vlm: GaussianVLM, classes: Features, names: tuple[str, ...] | None, templates: Templates | None
+    ) -> None:
+        embedded, link = vlm.embed_texts(classes), vlm.settings.link
+        options: dict[str, Any] = {"encode": vlm.image_features, "logit_bias": vlm.label_bias}
+        super().__init__(vlm.image, vlm.posterior["image"], embedded, vlm.scale, link, **options)
+        self._vlm, self._asked = vlm, (classes, names, templates)
+
+    def export(self, path: str | Path, *, head_only: bool = False, progress: bool | None = None) -> Exported:
+        """Write the model for these classes to a file; see `bayesvlm.serving.export_model`."""
+        serving = import_module("bayesvlm.serving.export")  # by name: it is above this room, and needs an extra
+        asked = serving.EncodedClasses(*self._asked)
+        exported: Exported = serving.export_encoded(self._vlm, asked, path, head_only=head_only, progress=progress)
+        return exported

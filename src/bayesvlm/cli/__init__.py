@@ -14,6 +14,7 @@ from bayesvlm.cli.classify import classify
 from bayesvlm.cli.convert import convert
 from bayesvlm.cli.demo import demo
 from bayesvlm.cli.eval import evaluate
+from bayesvlm.cli.export import export
 from bayesvlm.cli.finetune import finetune
 from bayesvlm.cli.fit import fit
 from bayesvlm.cli.info import info
@@ -49,7 +50,7 @@ def options(
     """CLIP and SigLIP that know what they do not know: fit a posterior, tune it, classify with it."""
 
 
-for command in (demo, fit, tune, evaluate, classify, select, finetune, adapt, info, convert, merge):
+for command in (demo, fit, tune, evaluate, classify, select, finetune, adapt, export, info, convert, merge):
     app.command("eval" if command is evaluate else None)(command)
 add_installed(app)
 

@@ -21,6 +21,7 @@ from bayesvlm.core.features import Features
 from bayesvlm.core.printing import described
 from bayesvlm.core.projection import Projection
 from bayesvlm.images.decoding import ImageInputs, ImageLike, as_inputs
+from bayesvlm.models.image_tower import ImageTower
 from bayesvlm.models.preprocessing import PixelTensors, Preprocessor
 from bayesvlm.models.streaming import stream_features
 from bayesvlm.progress import progress_bar
@@ -90,6 +91,13 @@ class Adapter(ABC):
     def native_logits(self, images: GaussianEmbeddings, texts: GaussianEmbeddings) -> Tensor:  # [N, M]
         """The score a model that predicts variances was trained with."""
         raise NotImplementedError(f"{type(self).__name__} predicts no variances")
+
+    def image_tower(self) -> ImageTower:
+        """The image encoder as a module of its own, from pixels to what enters its last linear layer: for export."""
+        raise BayesVLMError(
+            f"The image tower of {self.name!r} cannot be exported, only those of CLIP, SigLIP and SigLIP 2 in the "
+            "layout of transformers; export the head alone (head_only=True, --head-only) and keep the encoder you have."
+        )
 
     def architecture(self) -> dict[str, Any]:
         """What the model does with its weights, as json: the activation, the number of heads, where it pools."""

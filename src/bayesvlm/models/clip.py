@@ -8,6 +8,7 @@ from torch import Tensor
 
 from bayesvlm.core.estimation import Loss
 from bayesvlm.models.huggingface import HuggingFaceAdapter
+from bayesvlm.models.image_tower import ImageTower
 from bayesvlm.models.projection_layer import ProjectionLayer
 
 
@@ -19,6 +20,9 @@ class CLIPAdapter(HuggingFaceAdapter):
     @staticmethod
     def towers(model: Any) -> tuple[ProjectionLayer, ProjectionLayer]:
         return ProjectionLayer(model.visual_projection), ProjectionLayer(model.text_projection)
+
+    def image_tower(self) -> ImageTower:
+        return ImageTower(self.model.vision_model)
 
     def tokenise(self, texts: list[str]) -> dict[str, Tensor]:
         encoded = self._tokenizer(

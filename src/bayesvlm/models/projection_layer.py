@@ -36,10 +36,10 @@ class ProjectionLayer:
         modules = [self.layer] if self.residual is None else [self.layer, self.residual]
         with captured_inputs(*modules) as records:
             run()
-        return Features(*(_rows(record) for record in records))
+        return Features(*map(rows, records))
 
 
-def _rows(record: list[Tensor]) -> Tensor:  # [N, p]
+def rows(record: list[Tensor]) -> Tensor:  # [N, p]
     """The single recorded input, as a matrix: pooling heads keep a length-one axis of positions."""
     if len(record) != 1:
         raise RuntimeError(f"The last layer ran {len(record)} times in one forward pass; expected exactly once.")

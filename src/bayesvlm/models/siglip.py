@@ -7,8 +7,11 @@ from typing import Any, Self
 
 from torch import Tensor
 
+from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.estimation import Loss
+from bayesvlm.images.decoding import PIXEL_VALUES
 from bayesvlm.models.huggingface import HuggingFaceAdapter
+from bayesvlm.models.image_tower import ImageTower
 from bayesvlm.models.projection_layer import ProjectionLayer
 
 
@@ -26,6 +29,15 @@ class SiglipAdapter(HuggingFaceAdapter):
     def towers(model: Any) -> tuple[ProjectionLayer, ProjectionLayer]:
         pooling = model.vision_model.head
         return ProjectionLayer(pooling.mlp.fc2, residual=pooling.layernorm), ProjectionLayer(model.text_model.head)
+
+    def image_tower(self) -> ImageTower:
+        if self.preprocessor.blank.keys() != {PIXEL_VALUES}:
+            raise BayesVLMError(
+                f"The image tower of {self.name!r} cannot be exported: it is a SigLIP 2 NaFlex, which takes masks and "
+                "shapes beside the pixels; export a SigLIP 2 of a fixed resolution, or the head alone "
+                "(head_only=True, --head-only)."
+            )
+        return ImageTower(self.model.vision_model, self._image_tower)
 
     def without_lower_case(self) -> Self:
         """One that leaves lower-casing to the tokenizer."""

@@ -6,12 +6,20 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # for editors and type checkers; at run time `__getattr__` does the same, later
     from bayesvlm.serving.estimator import BayesianZeroShotClassifier as BayesianZeroShotClassifier
+    from bayesvlm.serving.export import Exported as Exported
+    from bayesvlm.serving.export import export_model as export_model
+    from bayesvlm.serving.exported import ExportedModel as ExportedModel
+    from bayesvlm.serving.exported import load_exported as load_exported
     from bayesvlm.serving.zero_shot import ZeroShotImageClassificationPipeline as ZeroShotImageClassificationPipeline
     from bayesvlm.serving.zero_shot import pipeline as pipeline
 
 _HOME = {
     "BayesianZeroShotClassifier": "bayesvlm.serving.estimator",
+    "Exported": "bayesvlm.serving.export",
+    "ExportedModel": "bayesvlm.serving.exported",
     "ZeroShotImageClassificationPipeline": "bayesvlm.serving.zero_shot",
+    "export_model": "bayesvlm.serving.export",
+    "load_exported": "bayesvlm.serving.exported",
     "pipeline": "bayesvlm.serving.zero_shot",
 }
 """The public names, and where each lives: some need an extra that the others do without."""

@@ -7,6 +7,7 @@ The weights are noise, biases and layer norms included, so that no part of the m
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,15 @@ from transformers import (
 from bayesvlm.models.layout import save_clip_pixels, save_clip_tokenizer, save_gemma_tokenizer, save_siglip_pixels
 from bayesvlm.models.quiet import quiet
 
+VIT_B_32 = {
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "patch_size": 32,
+}
+"""The shape of OpenAI's CLIP ViT-B/32, for 224 pixels."""
+
 _CONTEXT = 24
 _TRANSFORMER = {"num_hidden_layers": 2, "num_attention_heads": 4}
 _CLIP_MERGES = [("p", "h"), ("ph", "o"), ("t", "o</w>"), ("pho", "to</w>"), ("o", "f</w>"), ("a", "n</w>")]
@@ -30,8 +40,19 @@ _GEMMA_MERGES = [("p", "h"), ("ph", "o"), ("t", "o"), ("pho", "to"), ("o", "f"),
 
 
 @quiet()
-def save_tiny_clip(folder: str | Path, seed: int = 0, image_size: int = 32) -> Path:
-    """A CLIP of 4 x 4 patches, with a byte-level BPE tokenizer that can write any text; returns the folder."""
+def save_tiny_clip(
+    folder: str | Path,
+    seed: int = 0,
+    image_size: int = 32,
+    vision: Mapping[str, int] | None = None,
+    projection_dim: int = 24,
+) -> Path:
+    """A CLIP of 4 x 4 patches, with a byte-level BPE tokenizer that can write any text; returns the folder.
+
+    Args:
+        vision: of the vision tower's configuration, for one of another shape: `VIT_B_32` is as large as published ones.
+        projection_dim: d.
+    """
     folder = Path(folder)
     vocabulary = save_clip_tokenizer(folder, _CLIP_MERGES, _CONTEXT)
     text = {
@@ -41,11 +62,11 @@ def save_tiny_clip(folder: str | Path, seed: int = 0, image_size: int = 32) -> P
         "vocab_size": len(vocabulary),
     }
     start, end = vocabulary["<|startoftext|>"], vocabulary["<|endoftext|>"]
-    vision = {"hidden_size": 48, "intermediate_size": 96, "image_size": image_size, "patch_size": image_size // 4}
+    tower = {"hidden_size": 48, "intermediate_size": 96, "image_size": image_size, "patch_size": image_size // 4}
     config = CLIPConfig(
         text_config=text | _TRANSFORMER | {"bos_token_id": start, "eos_token_id": end, "pad_token_id": end},
-        vision_config=vision | _TRANSFORMER,
-        projection_dim=24,
+        vision_config=tower | _TRANSFORMER | dict(vision or {}),
+        projection_dim=projection_dim,
     )
     _save_random(CLIPModel, config, folder, seed, logit_scale=math.log(100))
     save_clip_pixels(folder, size=image_size)
