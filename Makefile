@@ -24,12 +24,12 @@ demo: $(VENV)/.installed  ## run the main job end to end on the embedded world; 
 test: $(VENV)/.installed  ## build .venv if need be and run the whole test suite
 	@$(VENV)/bin/python -m pytest -n 2 -q
 
-test-plain: $(VENV)/.installed  ## core, active learning and BayesVLM under the plainest instruction set
-	@$(PLAIN) $(VENV)/bin/python -m pytest -n 2 -q tests/core tests/active tests/test_*.py
+test-plain: $(VENV)/.installed  ## core, active learning, serving and BayesVLM under the plainest instruction set
+	@$(PLAIN) $(VENV)/bin/python -m pytest -n 2 -q tests/core tests/active tests/safety tests/serving tests/test_*.py
 
 test-compat: $(COMPAT)/.installed test-openclip  ## what touches transformers, on its version 4; and the tests of open_clip
 	@$(COMPAT)/bin/python -m pytest -n 2 -q tests/images tests/models tests/artifacts tests/experiments tests/cli \
-		tests/testing tests/world tests/paper/test_cost.py tests/paper/test_lab.py tests/test_*.py
+		tests/safety tests/serving tests/testing tests/world tests/paper/test_cost.py tests/paper/test_lab.py tests/test_*.py
 
 test-openclip: $(OPENCLIP)/.installed  ## the adapter of open_clip, in an environment with that package
 	@$(OPENCLIP)/bin/python -m pytest -q tests/openclip
@@ -56,6 +56,8 @@ bench: $(VENV)/.installed  ## speed, ours and the textbook form side by side
 	@$(VENV)/bin/python benchmarks/evaluate.py
 	@$(VENV)/bin/python benchmarks/epig.py
 	@$(VENV)/bin/python benchmarks/runtime.py
+	@$(VENV)/bin/python benchmarks/pipeline.py
+	@$(VENV)/bin/python benchmarks/export.py
 
 docs: $(VENV)/.installed  ## draw the figures of docs/ anew
 	@$(VENV)/bin/python docs/figures/answer.py
