@@ -42,7 +42,16 @@ with tempfile.TemporaryDirectory() as folder:
     vlm.save_pretrained(folder + "/posterior")
     again = BayesVLM.from_pretrained(folder + "/posterior").classify(images[:4], classes)
     torch.testing.assert_close(again.probs, found.probs)
+    from bayesvlm.serving import pipeline
+    answers = pipeline(folder + "/posterior")(images[0], candidate_labels=classes, hypothesis_template="{}")
+    assert [answer["label"] for answer in answers] == [classes[k] for k in found.probs[0].argsort(descending=True)]
+    vlm.head(classes).export(folder + "/model.pt2")
 """
+EXTRAS = {  # what needs an extra -> the extra
+    "from bayesvlm.serving import BayesianZeroShotClassifier": "sklearn",
+    "from bayesvlm.serving import load_exported; load_exported('model.onnx')": "onnx",
+    "from bayesvlm.serving.export import export_paths; export_paths('model.onnx')": "onnx",
+}
 
 
 def main() -> None:
@@ -66,6 +75,11 @@ def main() -> None:
         last = ran.stderr.strip().splitlines()[-1]
         said = last.startswith("bayesvlm.core.errors.BayesVLMError: ") and last.endswith(remedy("world"))
         check(ran.returncode == 1 and said, f"{what} says what to install", ran)
+    for code, extra in EXTRAS.items():
+        ran = python(code)
+        last = ran.stderr.strip().splitlines()[-1]
+        said = "BayesVLMError: " in last and f"pip install 'bayesvlm[{extra}]'" in last
+        check(ran.returncode == 1 and said, f"{code.split(';')[0]} says what to install", ran)
     ran = python(WHOLE_WORKFLOW)
     check(ran.returncode == 0, "a tiny CLIP is fitted, tuned, asked, saved and loaded", ran)
 
