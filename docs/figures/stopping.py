@@ -2,14 +2,16 @@
 
 Rounds of 50 labels by EPIG with an oracle, to 200, one seed: what every round gained on the validation images, NLPD on
 the target, what a label was expected to tell, and where either rule and both together stop. A task that is in the file
-already is not done again.
+already is not done again. The last lines are the standard errors of gains in docs/your-photos.md.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -46,6 +48,8 @@ def main() -> None:
             found[name] = rounds(model, target, classes)
             path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
         print(row(name, found[name]), flush=True)
+    for images in (1000, 100):
+        print(f"{images} validation images: standard error of the gain", precision(found, images))
 
 
 def rounds(model: str, target: str, classes: str) -> dict[str, Any]:
@@ -92,6 +96,17 @@ def row(name: str, found: dict[str, Any]) -> str:
         stop = next((count for count, step in steps.items() if says(step)), None)
         cells.append("-" if stop is None else f"{stop}: {nlpd[stop] - nlpd[ROUNDS[-1]]:+.3f}")
     return "| " + " | ".join(cells) + " |"
+
+
+def precision(found: Mapping[str, Mapping[str, Any]], images: int) -> str:
+    """Of what a round gained on so many validation images: the median of the tasks with eight kinds as classes."""
+    errors: dict[bool, list[float]] = {True: [], False: []}  # by whether it is the first round
+    for model, target, classes in TASKS:
+        if classes == KINDS:
+            task = found[f"{model}, {target}"]
+            for count, step in task["rounds"].items():
+                errors[int(count) == ROUNDS[1]].append(step["gain"][1] * (task["images"] / images) ** 0.5)
+    return f"{median(errors[True]):.3f} in the first round, {median(errors[False]):.3f} in the later ones"
 
 
 if __name__ == "__main__":
