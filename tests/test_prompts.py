@@ -37,6 +37,17 @@ def test_templates_go_round_the_names() -> None:
     assert ClassPrompts.of(["a {c}"]).texts == ("a {c}",)
 
 
+def test_a_function_is_asked_for_the_names_and_for_nothing_else() -> None:
+    said = {"cat": "a cat, which purrs", "dog": "a dog, which barks"}
+    assert ClassPrompts.of(["cat", "dog"], said.__getitem__).texts == tuple(said.values())
+
+
+def test_what_is_one_prompt_counts_once() -> None:
+    asked = ClassPrompts.of([["cat", "a cat"], "dog"], ["{c}", "a {c}"])
+    assert asked.texts == ("cat", "a cat", "a a cat", "dog", "a dog")
+    assert asked.groups == (0, 0, 0, 1, 1)
+
+
 @pytest.mark.parametrize(
     "classes",
     [
@@ -69,12 +80,18 @@ def test_blocks_hold_whole_classes() -> None:
     [
         (["cat"], "a photo", r"templates='a photo' has no place for the class name; put \{c\}"),
         (["cat"], ["{c}", "a photo"], r"templates\[1\]='a photo' has no place for the class name"),
-        (["cat"], ["{c}", lambda name: "a photo"], r"templates\[1\], a function, has no place for the class name"),
+        (
+            ["cat", "dog"],
+            ["{c}", lambda name: "a photo"],
+            r"templates\[1\], a function, has no place for the class name",
+        ),
+        (["cat"], ["a {c}", "a {}"], r"The templates have 'a \{c\}' more than once"),
+        (["cat"], {"dog": "a dog"}.get, "gives 'None', a NoneType, for 'cat'"),
         (["cat"], [], "templates is an empty list"),
         (["cat"], 3, "templates is '3', a int"),
         (["cat"], [""], r"templates\[0\]='' has no place"),
         (["cat"], ["{c}", 3], r"templates\[1\] is '3', a int"),
-        (["cat"], [lambda name: 3], r"templates\[0\] returns a int"),
+        (["cat"], [lambda name: 3], "gives '3', a int, for 'cat'"),
         (["cat"], ["{c}", "a {c}", "{c}"], r"The templates have '\{c\}' more than once"),
         ([["cat", "kitten"], ["dog", "kitten"]], None, "The synonyms have 'kitten' more than once"),
         ([["cat", "cat"], "dog"], None, "The synonyms have 'cat' more than once"),

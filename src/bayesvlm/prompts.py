@@ -40,7 +40,7 @@ class ClassPrompts:
 
     @classmethod
     def of(cls, classes: ClassNames, templates: Templates | None = None) -> ClassPrompts:
-        """Every name of every class in every template.
+        """Every name of every class in every template; what is the same prompt counts once in its class.
 
         >>> asked = ClassPrompts.of({"couch": ["couch", "sofa"], "bed": "bed"}, ["a {c}.", "my {}."])
         >>> asked.texts
@@ -75,11 +75,18 @@ class ClassPrompts:
     ) -> ClassPrompts:
         """The same for classes that were checked already, or may be called alike, as those of a data set may."""
         fills = check_templates(templates)
-        texts, groups = [], []
+        texts: list[str] = []
+        groups: list[int] = []
         for index, names in enumerate(synonyms or [(name,) for name in named]):
-            made = [fill(template, name) for name in names for template in fills]
+            made = dict.fromkeys(fill(template, name) for name in names for template in fills)
             texts += made
             groups += [index] * len(made)
+        for number, template in enumerate(fills):
+            if callable(template) and len(set(named)) > 1 and len({template(name) for name in named}) == 1:
+                raise BayesVLMError(
+                    f"templates[{number}], a function, has no place for the class name: it gives "
+                    f"{template(named[0])[:60]!r} for every class."
+                )
         return cls(tuple(named), tuple(texts), tuple(groups))
 
     def __len__(self) -> int:
@@ -113,7 +120,13 @@ class ClassPrompts:
 def fill(template: Template, name: str) -> str:
     """A class name in its template."""
     if not isinstance(template, str):
-        return template(name)
+        made: object = template(name)
+        if not isinstance(made, str) or not made.strip():
+            raise BayesVLMError(
+                f"A template that is a function gives {str(made)[:60]!r}, a {type(made).__name__}, for {name!r}; it "
+                "must return the prompt, a str that is not empty."
+            )
+        return made
     place = next((place for place in PLACES if place in template), PLACES[0])
     return template.replace(place, name)
 
@@ -135,13 +148,9 @@ def check_templates(templates: Templates | None) -> list[Template]:
                 f"{called} is {str(template)[:60]!r}, a {type(template).__name__}; a template is a str with {{c}} for "
                 "the class name, or a function of the name."
             )
-        made = [fill(template, name) if isinstance(template, str) else template(name) for name in ("cat", "dog")]
-        if not all(isinstance(text, str) for text in made):
-            raise BayesVLMError(f"{called} returns a {type(made[0]).__name__}; it must return the prompt, a str.")
-        if made[0] == made[1]:
-            shown = f"{called}={template!r}" if isinstance(template, str) else f"{called}, a function,"
-            raise BayesVLMError(f"{shown} has no place for the class name; put {{c}} where it goes.")
-    repeated = _repeated([template for template in given if isinstance(template, str)])
+        if isinstance(template, str) and not any(place in template for place in PLACES):
+            raise BayesVLMError(f"{called}={template!r} has no place for the class name; put {{c}} where it goes.")
+    repeated = _repeated([fill(template, PLACES[0]) for template in given if isinstance(template, str)])
     if repeated:
         raise BayesVLMError(f"The templates have {repeated} more than once; it would count twice, give each once.")
     return given

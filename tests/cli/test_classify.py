@@ -238,6 +238,15 @@ def test_answers_that_were_written_are_not_made_again(
         assert row["epistemic"] == pytest.approx(other["epistemic"], abs=1e-5)
 
 
+def test_the_same_prompts_of_other_classes_are_another_question(run: Run, encoded: Encoded) -> None:
+    encoded(interrupt_at=2)
+    common = ("--template", "{c}", "--top", 2, "-o", "answers.csv")
+    assert run("--classes", "face,banana,house", *common)[0] == 130
+    code, _, err = run("--classes", "face|banana,house", *common)
+    assert code == 0, err
+    assert {row["class"] for row in answers_in(Path("answers.csv"))} == {"face", "house"}
+
+
 def written_afresh(run: Run, path: Path) -> Path:
     assert run(*ASKED, "--top", 2, "-o", path)[0] == 0
     return path

@@ -156,6 +156,8 @@ def test_mistakes_are_named() -> None:
     prompts = Features(torch.tensor([[1.0, 0.0], [-1.0, 0.0]]))
     with pytest.raises(BayesVLMError, match="of class 0 point in opposite directions"):
         ensemble(projection, prompts, [0, 0])
+    with pytest.raises(BayesVLMError, match="of class 7 point in opposite directions"):
+        ensemble(projection, prompts, [0, 0], first=7)
     with pytest.raises(BayesVLMError, match="none may be empty"):
         ensemble(projection, prompts, [0, 2])
     with pytest.raises(BayesVLMError, match="each needs its group"):

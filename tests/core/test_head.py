@@ -16,6 +16,7 @@ from bayesvlm import BayesVLM, BayesVLMError, Features, world
 from bayesvlm.core.head import BayesHead, PlainHead
 from bayesvlm.core.inverted import InvertedPosterior
 from bayesvlm.core.posterior import Posterior
+from bayesvlm.core.projection import Projection
 from bayesvlm.testing.tiny import save_tiny_siglip
 
 D, P_IMAGE, P_TEXT, PAIRS = 6, 11, 8, 60
@@ -173,6 +174,15 @@ def test_images_are_encoded(tmp_path: Path) -> None:
     expected = vlm.classify(images, texts[:3]).probs
     torch.testing.assert_close(vlm.head(texts[:3])(images), expected, rtol=0, atol=1e-5)
     torch.testing.assert_close(vlm.plain_head(texts[:3])(images), vlm.plain(images, texts[:3]), rtol=0, atol=1e-5)
+
+
+def test_averaged_images_have_no_head() -> None:
+    """Their bias has another weight, which a head would leave out."""
+    weight, classes = torch.eye(3), torch.eye(3)
+    averaged = Features(torch.ones(2, 3), constant=torch.full((2, 1), 0.5))
+    assert PlainHead(Projection(weight), classes, 2.0)(averaged).shape == (2, 3)
+    with pytest.raises(BayesVLMError, match="These features are averages"):
+        PlainHead(Projection(weight, torch.ones(3)), classes, 2.0)(averaged)
 
 
 def test_what_it_refuses() -> None:

@@ -119,7 +119,14 @@ def classify(
         "model": model,
         "files": _stamp(*(Path(name) for name in (posterior, model) if name)),
     }
-    question = {**models, "images": _stamp(*paths), "prompts": asked.texts, **settings}
+    question = {
+        **models,
+        "images": _stamp(*paths),
+        "names": names,
+        "prompts": asked.texts,
+        "groups": asked.groups,
+        **settings,
+    }
     vlm = BayesVLM.from_pretrained(posterior, model=model, device=device, strict=strict)
     if link is not None:
         vlm = vlm.replace(link=link)  # type: ignore[arg-type]

@@ -27,6 +27,7 @@ def ensemble(
     projection: Projection,
     prompts: Features,  # [M]
     groups: Sequence[int] | Tensor,  # [M]
+    first: int = 0,
 ) -> Features:  # [C]
     """The prompts of each group as one input of the projection, its embedding as long as theirs are on average.
 
@@ -38,6 +39,7 @@ def ensemble(
         projection: of the tower.
         prompts: activations of all prompts.
         groups: which group each belongs to, numbered from 0; none may be empty.
+        first: what errors call the first group, where these are some of many.
     """
     group = torch.as_tensor(groups, device=prompts.activations.device)
     sizes = torch.bincount(group)
@@ -68,8 +70,8 @@ def ensemble(
     shrunk = projection.embed(together).norm(dim=1).to(length) / length  # 1 where all prompts of a class agree
     if bool((shrunk < 1e-4).any()):
         raise BayesVLMError(
-            f"The prompts of class {int(shrunk.argmin())} point in opposite directions and cancel, so their mean has "
-            "no direction; give prompts that mean the same."
+            f"The prompts of class {first + int(shrunk.argmin())} point in opposite directions and cancel, so their "
+            "mean has no direction; give prompts that mean the same."
         )
     return together.scaled(1 / shrunk)
 

@@ -203,6 +203,11 @@ def _activations(inputs: Any, encode: Encode | None, image: Projection) -> tuple
     """Tensors that fit the projection."""
     features = inputs if encode is None else encode(inputs)
     image.check(features)
+    if features.constant is not None and image.bias is not None:
+        raise BayesVLMError(
+            "These features are averages, whose bias has another weight than a head gives it; use classify, or average "
+            "probabilities."
+        )
     residual = features.residual
     return features.activations.to(image.weight), None if residual is None else residual.to(image.weight)
 

@@ -184,10 +184,12 @@ class Adapter(ABC):
         """The activations of classes: of its prompt, or of several as one row; see `bayesvlm.core.ensemble`."""
         if classes.single:
             return self.encode_texts(classes.texts, progress=progress)
-        parts = []
+        parts: list[Features] = []
+        done = 0
         with progress_bar("Encoding prompts", total=len(classes.texts), unit="prompts", show=progress) as advance:
             for texts, groups in classes.blocks(_PROMPTS):
-                parts.append(ensemble(self.text, self.encode_texts(texts, progress=False), groups))
+                parts.append(ensemble(self.text, self.encode_texts(texts, progress=False), groups, first=done))
+                done += len(parts[-1])
                 advance(len(texts))
         return Features.concatenate(parts)
 

@@ -36,9 +36,7 @@ class LabelledSource(Source):
         Raises:
             BayesVLMError: where it is not here and cannot be fetched, with a sentence on how to get it.
         """
-        if templates is not None:
-            check_templates(templates)
+        given = None if templates is None else tuple(check_templates(templates))
         names = ClassNames.of(classes) if classes is not None else None
-        given = (templates,) if isinstance(templates, str) else templates
-        found: LabelledSet = self.opener(templates=given and tuple(given), strict=strict)
+        found: LabelledSet = self.opener(templates=given, strict=strict)
         return named(found, names)
