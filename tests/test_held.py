@@ -285,7 +285,7 @@ def test_the_end_of_a_grid_is_said_and_a_single_tau_is_none() -> None:
 
 def test_a_list_of_class_lists_is_one_sentence(clip: Path) -> None:
     vlm = BayesVLM.from_pretrained(clip)
-    with pytest.raises(BayesVLMError, match=r"classes\[1\] is .*, a list, is no name"):
+    with pytest.raises(BayesVLMError, match=r"classes\[1\] is .*, of type list, and no name"):
         vlm.plain([Image.new("RGB", (32, 32))], ["bird", [["cat", "dog"], ["cow"]]])
 
 

@@ -135,6 +135,8 @@ def check_templates(templates: Templates | None) -> list[Template]:
     """Templates as a list; None is the name alone."""
     if templates is None:
         return [PLACES[0]]
+    if not isinstance(templates, str) and hasattr(templates, "tolist"):  # an array, or a column of a table
+        templates = templates.tolist()
     alone = isinstance(templates, str) or callable(templates) or not isinstance(templates, Sequence)
     given: list[Any] = [templates] if alone else list(templates)  # type: ignore[arg-type]
     if not given:
@@ -160,6 +162,11 @@ def _checked(classes: Any) -> tuple[list[str], list[tuple[str, ...]]]:
     """The name that each class is shown by, and all of its names."""
     if isinstance(classes, Mapping):
         named = list(classes)
+        if unnamed := [key for key in named if not isinstance(key, str)]:
+            raise BayesVLMError(
+                f"classes has the key {unnamed[0]!r}; keys are the names that are shown, as in {{'seat': ['couch', "
+                "'sofa']}, so pass the names alone: list(classes.values())."
+            )
         synonyms = [(names,) if isinstance(names, str) else names for names in classes.values()]
     else:
         if not isinstance(classes, str | Features) and hasattr(classes, "tolist"):  # an array, or a column of a table
@@ -172,16 +179,19 @@ def _checked(classes: Any) -> tuple[list[str], list[tuple[str, ...]]]:
     if not named:
         raise BayesVLMError("The class list is empty; pass at least one class name or prompt.")
     for index, (name, names) in enumerate(zip(named, synonyms, strict=True)):
+        if isinstance(names, Sequence | np.ndarray) and len(names) == 0:
+            raise BayesVLMError(f"classes[{index}] is an empty list; give the class a name at least.")
         if not isinstance(names, Sequence | np.ndarray) or isinstance(names, bytes):
             raise BayesVLMError(
                 f"classes[{index}] is {str(names)[:60]!r}, a {type(names).__name__}; every class must be one str, a "
                 "name or a prompt, or a list of str, its synonyms."
             )
-        for each in (name, *(names if len(names) else [""])):
+        for each in (name, *names):
             if not isinstance(each, str) or not each.strip():
+                among = f", one of {str(list(names))[:60]}," if len(names) > 1 else ""
                 raise BayesVLMError(
-                    f"classes[{index}] is {str(names)[:60]!r}, and {str(each)[:60]!r} in it, a {type(each).__name__}, "
-                    "is no name; every name must be a str that is not empty."
+                    f"classes[{index}] is {str(each)[:60]!r}{among} of type {type(each).__name__}, and no name; every "
+                    "name must be a str that is not empty."
                 )
     return named, [tuple(map(str, names)) for names in synonyms]
 

@@ -31,7 +31,7 @@ from bayesvlm.models import resolve_device
 from bayesvlm.predicting import tuned_taus
 from bayesvlm.prompts import ClassNames, Templates
 
-_OF_TUNING = ("tuned_on", "validation_nlpd")  # what provenance says of how tau was found
+_OF_TUNING = ("tuned_on", "tuned_with", "validation_nlpd")  # what provenance says of how tau was found
 
 
 class BayesVLM(GaussianVLM):

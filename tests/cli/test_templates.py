@@ -132,3 +132,15 @@ def test_a_known_set_s_templates_are_asked_for_by_its_name() -> None:
     from bayesvlm.data.labelled import KNOWN
 
     assert named == run_command(*command, *each(KNOWN["cifar10"].templates)).json["images"]
+
+
+def test_prompts_that_tau_was_not_tuned_with_are_remarked_on() -> None:
+    BayesVLM.from_pretrained("emoji-clip", device="cpu").save_pretrained("posterior")
+    tuned = run_command("tune", "posterior", "mine", "--template", "{c}")
+    assert "prompts: '{c}'" in tuned.out
+    command = ("classify", "posterior", "photos", "--classes", "dog,red apple")
+    other = run_command(*command)
+    assert "tau was tuned with '{c}' and classes are asked for with 'a photo of a {c}.'" in other.err
+    assert "prompts: 'a photo of a {c}.'" in other.out
+    assert "tau was tuned" not in run_command(*command, "--template", "{c}").err
+    assert "tau was tuned" not in run_command("classify", "emoji-clip", *command[2:]).err, "it does not say with what"

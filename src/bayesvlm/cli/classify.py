@@ -89,10 +89,11 @@ def classify(
         bayesvlm classify posterior/ photos/ --classes-file names.txt --top 5 --out results.csv
     """
     from bayesvlm.cli.answers import AnswerFile, Resumed
-    from bayesvlm.cli.prompts import A_PHOTO, read_classes, templates_given
+    from bayesvlm.cli.prompts import A_PHOTO, read_classes, templates_given, tuned_otherwise
     from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.data.cache import FeatureCache
     from bayesvlm.data.labelled.listed import with_tables
+    from bayesvlm.data.labelled.templates import shown_templates
     from bayesvlm.experiments.feature_store import FeatureStore
     from bayesvlm.experiments.image_files import encode_files
     from bayesvlm.images.files import SkippedImages, find_all_images
@@ -101,7 +102,8 @@ def classify(
     from bayesvlm.prompts import ClassPrompts
     from bayesvlm.vlm import BayesVLM
 
-    asked = ClassPrompts.of(read_classes(classes, classes_file), templates_given(template, templates, A_PHOTO))
+    used = templates_given(template, templates, A_PHOTO)
+    asked = ClassPrompts.of(read_classes(classes, classes_file), used)
     names = list(asked.names)
     answers = None if out is None else AnswerFile(out, overwrite)
     skipped = SkippedImages(strict)
@@ -130,6 +132,8 @@ def classify(
     vlm = BayesVLM.from_pretrained(posterior, model=model, device=device, strict=strict)
     if link is not None:
         vlm = vlm.replace(link=link)  # type: ignore[arg-type]
+    if note := tuned_otherwise(vlm, used):
+        remark(note)
     if len(names) == 1:
         alone = "; `alone` (label_prob in files) is that of the label by itself" if vlm.loss == "sigmoid" else ""
         remark(f"there is one class only, so the probability of {names[0]!r} is always 1 and says nothing{alone}")
@@ -169,8 +173,16 @@ def classify(
     finally:
         if skipped.reasons:
             remark(str(skipped))
-    result = {"posterior": posterior, "method": method, "scale": vlm.scale, "images": rows, "skipped": skipped.reasons}
-    text: list[str | Table] = [_as_table(rows, level), f"by {method}, temperature t = {vlm.scale:.4g}", _SPLIT]
+    result = {
+        "posterior": posterior,
+        "method": method,
+        "templates": used,
+        "scale": vlm.scale,
+        "images": rows,
+        "skipped": skipped.reasons,
+    }
+    how = f"by {method}, temperature t = {vlm.scale:.4g}, prompts: {shown_templates(used)}"
+    text: list[str | Table] = [_as_table(rows, level), how, _SPLIT]
     if answers:
         taken = max(time.monotonic() - begun, 1e-9)
         pace = f"{duration(taken)}, {(found.done - already) / taken:,.3g} images per second"

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, overload
 
 from bayesvlm.core.errors import BayesVLMError
 
+if TYPE_CHECKING:
+    from bayesvlm.vlm import BayesVLM
+
 A_PHOTO = ("a photo of a {c}.",)
 """What is asked where no data set has a prompt of its own: the paper's."""
+
+
+@overload
+def templates_given(each: Sequence[str] | None, several: str | None, otherwise: Sequence[str]) -> list[str]: ...
+
+
+@overload
+def templates_given(each: Sequence[str] | None, several: str | None) -> list[str] | str | None: ...
 
 
 def templates_given(
@@ -44,6 +56,19 @@ def templates_given(
             f"per line, such as zeroshot_classification_templates.txt, or a set such as imagenet{every}."
         )
     return list(read_templates(file))
+
+
+def tuned_otherwise(vlm: BayesVLM, templates: Sequence[str]) -> str | None:
+    """What to say where tau was tuned with other prompts, as far as the posterior says; None elsewhere."""
+    from bayesvlm.data.labelled.templates import shown_templates
+
+    before = vlm.provenance.get("tuned_with")
+    if before is None or list(before) == list(templates):
+        return None
+    return (
+        f"tau was tuned with {shown_templates(before)} and classes are asked for with {shown_templates(templates)}: "
+        "probabilities may be far from calibrated; ask with the same (--template), or tune again"
+    )
 
 
 def read_classes(listed: str | None, file: Path | None) -> list[Sequence[str]]:

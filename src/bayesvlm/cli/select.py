@@ -151,7 +151,7 @@ def select(
             f"{posterior} was fine-tuned on {before} images already: what --labelled names of them is learnt twice; "
             "give the posterior before"
         )
-    if strategy == "epig" and (advice := better_without_epig(budget, len(aimed))):
+    if strategy == "epig" and budget <= len(images.features) and (advice := better_without_epig(budget, len(aimed))):
         remark(advice)
     chosen = rank(
         vlm, images.features, aimed, texts, strategy, budget, known, seed,  # type: ignore[arg-type]

@@ -51,6 +51,7 @@ def tune(
     from bayesvlm.data import resolve
     from bayesvlm.data.cache import FeatureCache
     from bayesvlm.data.labelled import set_prompts
+    from bayesvlm.data.labelled.templates import chosen_templates, shown_templates
     from bayesvlm.experiments.feature_store import FeatureStore
     from bayesvlm.images.files import describe_skipped
     from bayesvlm.vlm import BayesVLM
@@ -71,7 +72,9 @@ def tune(
     if found.skipped:
         remark(describe_skipped(found.skipped))
     before = vlm.tau
-    grid = vlm.tune(found.features, labels, encoder.classes(asked)).tuning
+    used = chosen_templates(images, prompts)
+    about = {"tuned_on": images.name, "tuned_with": used}
+    grid = vlm.tune(found.features, labels, encoder.classes(asked), provenance=about).tuning
     assert grid is not None  # just tuned
     vlm.save_pretrained(posterior, model=model)
     best = grid.best
@@ -86,8 +89,10 @@ def tune(
         "skipped": dict(found.skipped),
     }
     rows = [[f"{p.tau:.4g}", f"{p.nlpd:.4f}", f"{p.lam['image']:.5g}", f"{p.lam['text']:.5g}"] for p in grid]
+    result["templates"] = used
     text: list[str | Table] = [
         table("validation NLPD", ["tau", "NLPD", "lam image", "lam text"], rows),
         f"tau = {best.tau:.4g} (was {before:g}), NLPD {best.nlpd:.4f} on {len(labels)} images; saved to {posterior}",
+        f"prompts: {shown_templates(used)}",
     ]
     emit(result, text, as_json)

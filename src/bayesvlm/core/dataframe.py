@@ -32,12 +32,8 @@ def prediction_frame(prediction: Prediction, top: int | None, wide: bool, parts:
     columns = _columns(prediction, shown, parts, level)
     if wide:
         names = prediction.classes or range(classes)
-        if taken := [name for name in names if name in columns]:
-            raise BayesVLMError(
-                f"A class is called {taken[0]!r}, as a column of the table is; rename it, or make the table of the "
-                "classes from .probs."
-            )
-        columns |= dict(zip(names, _array(prediction.probs.T), strict=True))
+        called = [f"{name} (class)" if name in columns else name for name in names]
+        columns |= dict(zip(called, _array(prediction.probs.T), strict=True))
     places = pandas.Index(range(inputs) if prediction.places is None else prediction.places, name="input")
     if top is None:
         return pandas.DataFrame(columns, index=places)

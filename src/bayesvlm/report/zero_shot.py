@@ -8,6 +8,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from bayesvlm.data.labelled.templates import shown_templates
 from bayesvlm.evaluation import paired_t_test
 from bayesvlm.experiments.methods import METHODS, PREDICTED
 from bayesvlm.experiments.zero_shot import LEVEL, Result
@@ -139,10 +140,7 @@ def prompts_used(results: Sequence[Result]) -> str:
     sets: dict[tuple[str, ...], dict[str, None]] = {}
     for result in results:
         sets.setdefault(tuple(result.templates), {})[result.data] = None
-    said = [
-        f"{repr(used[0]) if len(used) == 1 else f'{len(used)} templates, averaged,'} for {', '.join(of)}"
-        for used, of in sets.items()
-    ]
+    said = [f"{shown_templates(used)} for {', '.join(of)}" for used, of in sets.items()]
     return f"Prompts: {'; '.join(said)}."
 
 

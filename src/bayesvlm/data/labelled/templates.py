@@ -6,6 +6,7 @@ measured with them since. Our sets have the customary single one first, and it a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -33,6 +34,11 @@ def chosen_templates(data: LabelledSet, templates: Templates | None = None) -> l
 def set_prompts(data: LabelledSet, templates: Templates | None = None) -> ClassPrompts:
     """The prompts of a set's classes; arguments as for `chosen_templates`."""
     return ClassPrompts.filled(data.classes, synonyms_of(data), chosen_templates(data, templates))
+
+
+def shown_templates(templates: Sequence[Template]) -> str:
+    """One prompt as it is, several by their number."""
+    return repr(templates[0]) if len(templates) == 1 else f"{len(templates)} templates, averaged,"
 
 
 def read_templates(file: Path) -> tuple[str, ...]:
