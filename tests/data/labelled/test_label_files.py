@@ -68,6 +68,22 @@ def test_a_parquet_table(tmp_path: Path) -> None:
         read_labels(tmp_path / "t.parquet")
 
 
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        (("0.0", "", "11.0"), ["0", None, "11"]),  # what pandas writes of integers with a gap
+        (("0", "2.00", "1"), ["0", "2", "1"]),
+        (("1.0", "2.5", "3.0"), ["1.0", "2.5", "3.0"]),
+        (("1.0", "cat", "2.0"), ["1.0", "cat", "2.0"]),
+    ],
+)
+def test_whole_numbers_of_a_csv_have_no_point(tmp_path: Path, column: tuple[str, ...], expected: list[str]) -> None:
+    rows = "".join(f"{name}.png,{label},{'test' if name == 'a' else 'train'}\n" for name, label in zip("abc", column))
+    file = written(tmp_path, "t.csv", f"image,label,split\n{rows}")
+    assert [row.label for row in read_labels(file)] == expected
+    assert [row.label for row in read_labels(file, split="test")] == expected[:1], "the column decides, in every split"
+
+
 def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(BayesVLMError, match=r"t.parquet is read with pyarrow, .* 'bayesvlm\[parquet\]'"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ LABEL_COLUMNS = ("label", "class", "category", "target", "choice")
 SPLIT_COLUMN = "split"
 
 _NO_IMAGES = "{file} lists no images; expected a header such as image,label and a row per image."
+_WHOLE = re.compile(r"\d+(\.0+)?")
 _ANSWERS = frozenset({"rank", "prob", "cosine"})  # columns of what `bayesvlm classify` writes
 _WANTED = frozenset({*IMAGE_COLUMNS, *LABEL_COLUMNS, SPLIT_COLUMN, CANCELLED, *_ANSWERS})
 
@@ -73,12 +75,14 @@ def read_labels(
             none of them a majority.
     """
     file = Path(file)
-    rows = _of_split(_raw_rows(file), split, usual_split, file)
+    every = _raw_rows(file)
+    rows = _of_split(every, split, usual_split, file)
     if not rows:
         raise BayesVLMError(_NO_IMAGES.format(file=file))
     columns = list(dict.fromkeys(name for row in rows for name in row))
     image_column = _usual_column(columns, IMAGE_COLUMNS, file)
     label_column = _label_column(columns, labels_needed, file)
+    whole = label_column is not None and _are_whole_numbers(every, label_column)
     bases = tuple(dict.fromkeys(map(str, (file.parent, *((root,) if root is not None else ()), Path()))))
     images: dict[str, LabelRow] = {}
     votes: dict[str, list[str]] = {}
@@ -88,6 +92,7 @@ def read_labels(
         image = _image(row.get(image_column), where)
         written = None if label_column is None or _is_true(row.get(CANCELLED)) else row.get(label_column)
         label = _label(written, f"{where} ({image})", labels_needed)
+        label = label.partition(".")[0] if whole and label else label
         if image is None and label is None:
             continue  # a blank line of a spreadsheet
         if image is None:
@@ -220,6 +225,12 @@ def _label(value: object, where: str, needed: bool) -> str | None:
     if isinstance(value, list):
         raise BayesVLMError(f"{where} has {len(value)} labels ({', '.join(map(str, value))}); an image has one.")
     raise BayesVLMError(f"{where}: the label must be a name, got {value!r}; write it as text.")
+
+
+def _are_whole_numbers(rows: Sequence[Mapping[str, Any]], column: str) -> bool:
+    """Whether a column of text has whole numbers alone, some with a point, as a csv has them after a gap."""
+    texts = [value.strip() for row in rows if isinstance(value := row.get(column), str) and value.strip()]
+    return any("." in text for text in texts) and all(map(_WHOLE.fullmatch, texts))
 
 
 def _is_true(value: object) -> bool:
