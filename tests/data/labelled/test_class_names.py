@@ -118,7 +118,6 @@ def test_a_csv_of_one_column_is_a_list(tmp_path: Path, content: str) -> None:
         (["cow", "dog", "cat"], ["cat", "dog"], (2, 1)),  # the list is all there is to choose from
         (["cow", "dog|hound", "cat"], ["dog", "hound"], (1, 1)),
         (["cow", "dog", "cat"], ["0", "2"], (0, 2)),
-        (["cow", "dog"], ["bos", "canis"], (0, 1)),  # sorted
         ({"bos": "cow", "canis": "dog", "felis": "cat"}, ["bos", "felis"], (0, 2)),
         ({"10": "cow", "20": "dog"}, ["10", "20"], (0, 1)),
     ],
@@ -136,6 +135,12 @@ def test_labels_of_a_table(names: list[str] | dict[str, str], labels: list[str],
             ["x", "y"],
             r"has the label 'x', which is not among the 4 .*\(a, b, c, \.\.\.\); add",
         ),
+        (
+            ["dog", "cat", "parrot"],  # as many, and no word on which is which
+            ["bird", "kitten", "puppy"],
+            "has the label 'bird', which .* spell them alike, or give a csv with the columns label,name",
+        ),
+        (["a", "b"], ["0.5", "1.5"], "has the label '0.5', which is not among the 2 classes"),
         ({"bos": "cow"}, ["bos", "cow"], "has the label 'cow', which is not among the 1 classes"),
         (["cat", "dog"], ["0", "2"], "has the label 2, and classes has 2 names, .* numbered from 0 to 1; give it all"),
         (["cat", "dog", "cow"], ["0", "x"], "has the label '0', which is not among the 3"),

@@ -133,8 +133,8 @@ class ClassNames:
     def for_labels(self, labels: Sequence[str], data: str) -> tuple[int, ...]:
         """Of each label of a table, which of these classes it is; they may be more than the table has.
 
-        A label is what a row of a csv begins with, or a name, or a number that counts the names from 0 on. Labels none
-        of which is a name are those of the list in its order, if they are as many.
+        A label is what a row of a csv begins with, or a name, or a number that counts the names from 0 on. No order is
+        guessed: of other labels, as many as there are names, nothing says which is which.
 
         Args:
             labels: those there are, sorted.
@@ -153,11 +153,10 @@ class ClassNames:
                         f"to {count - 1}; give it all names, or a csv with the columns label,name."
                     )
                 return tuple(map(int, labels))
-            if len(labels) == count:
-                return tuple(range(count))
+        how = "or spell them alike" if self.ids else "spell them alike, or give a csv with the columns label,name"
         raise BayesVLMError(
             f"{data} has the label {unknown[0]!r}, which is not among the {count} classes of {self.source} "
-            f"({_first(self.ids or [names[0] for names in self.names])}); add it, or spell them alike."
+            f"({_first(self.ids or [names[0] for names in self.names])}); add it, {how}."
         )
 
     def _known(self) -> dict[str, int]:
