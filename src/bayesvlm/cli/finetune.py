@@ -152,7 +152,7 @@ def finetune(
         remark(f"no image is labelled {_few(missing)}: nothing is learnt of what no label is about")
     if checked is None:
         remark("without --validation the last epoch is kept, and nothing says what the labels gained")
-    elif both := set(images.names) & set(checked.names):
+    elif both := set(images.places) & set(checked.places):
         remark(f"{len(both)} of the validation images are among the labelled ones, so that the figures flatter")
     texts = encoder.classes(asked)
     known = None if checked is None else (checked.features, checked.labels)
