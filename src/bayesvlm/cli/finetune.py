@@ -17,10 +17,10 @@ from bayesvlm.cli.options import (
     Json,
     Model,
     Overwrite,
+    OwnTemplates,
     Root,
     StrictPosterior,
     Template,
-    Templates,
 )
 from bayesvlm.cli.output import emit, remark, table
 
@@ -52,7 +52,7 @@ def finetune(
     ] = None,
     classes_file: ClassesFile = None,
     template: Template = None,
-    templates: Templates = None,
+    templates: OwnTemplates = None,
     validation: Annotated[
         str | None,
         typer.Option(
