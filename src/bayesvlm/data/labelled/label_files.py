@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -14,6 +15,7 @@ from typing import Any
 
 from bayesvlm.core.errors import BayesVLMError, BayesVLMWarning, first_line
 from bayesvlm.data.labelled.label_studio import CANCELLED, chosen_label, places_of, task_rows
+from bayesvlm.data.names import is_address
 from bayesvlm.data.rows import choose_column, csv_rows, find_column, jsonl_rows, read_text
 
 LABEL_SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
@@ -97,7 +99,7 @@ def read_labels(
             continue  # a blank line of a spreadsheet
         if image is None:
             raise BayesVLMError(f"{where} has the label {label!r} and no image; fill in or remove the row.")
-        path = find_image(image, bases)
+        path = find_image(image, bases, where)
         key = os.path.abspath(path)
         if key not in images:
             images[key] = LabelRow(image, Path(path), None)
@@ -108,14 +110,32 @@ def read_labels(
     return _decided(images, votes, labels_needed, file)
 
 
-def find_image(image: str, bases: Sequence[str]) -> str:
+def find_image(image: str, bases: Sequence[str], where: str) -> str:
     """Where an image is that a file names: below the first of the folders that has it, else below the first."""
     written = image.removeprefix("file://") if image.startswith("file:///") else image
     places = places_of(written)
     if "\\" in written:
         places += (written.replace("\\", "/"),)
     candidates = [os.path.join(base, place) for place in places for base in bases]
-    return next((path for path in candidates if os.path.lexists(path)), candidates[0])
+    found = next((path for path in candidates if _is_there(path, image, where)), None)
+    if found is None and places[0] == written and is_address(written):
+        raise BayesVLMError(
+            f"{where}: {image[:60]!r} is an address, and images of tables are not fetched; download it, and write the "
+            "path of the file."
+        )
+    return found or candidates[0]
+
+
+def _is_there(path: str, image: str, where: str) -> bool:
+    """Whether there is anything at a path, or a link; what can be no path is refused."""
+    try:
+        os.lstat(path)
+    except (OSError, ValueError) as error:  # ValueError: a zero byte
+        if isinstance(error, OSError) and error.errno != errno.ENAMETOOLONG:
+            return False
+        why = error.strerror if isinstance(error, OSError) else error
+        raise BayesVLMError(f"{where}: {image[:60]!r} is no path ({why}); write where the image is.") from None
+    return True
 
 
 def find_column_in_order(columns: Sequence[Any], known: Sequence[str]) -> str | None:
@@ -261,11 +281,10 @@ def _raw_rows(file: Path) -> Sequence[Mapping[str, Any]]:
 
 
 def _json(file: Path) -> object:
+    text = read_text(file)
     try:
-        return json.loads(read_text(file))
-    except ValueError as error:
-        if isinstance(error, BayesVLMError):
-            raise
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise BayesVLMError(f"{file} is not json ({error}); export it again, or call json lines .jsonl.") from None
 
 
