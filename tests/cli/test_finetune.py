@@ -172,6 +172,20 @@ def test_validation_among_the_labels_is_said(run: Run) -> None:
     assert "2 of the validation images are among the labelled ones" in learn(run, "--validation", "some.csv").err
 
 
+def test_a_folder_and_a_table_that_name_the_same_files(run: Run) -> None:
+    held = sorted(Path("checked").rglob("*.png"))
+    rows = [f"{path},{path.parent.name.replace('_', ' ')}" for path in held]
+    Path("held.csv").write_text("\n".join(["image,label", *rows]))
+    learnt = run("finetune", "emoji-clip", "./checked", "held.csv", *ASKED, "--epochs", 1, "-o", "both", "--json").json
+    assert learnt["images"] == len(held)
+    flattered = run("finetune", "emoji-clip", "held.csv", *ASKED, "--epochs", 1, "--validation", "./checked")
+    assert f"{len(held)} of the validation images are among the labelled ones" in flattered.err
+    other = next(name for name in CLASSES if name != held[0].parent.name.replace("_", " "))
+    Path("held.csv").write_text(f"image,label\n{held[0]},{other}\n")
+    code, _, err = run("finetune", "emoji-clip", "./checked", "held.csv", *ASKED, "-o", "twice")
+    assert (code, f"and {other!r} in another; decide on one" in err) == (2, True)
+
+
 REFUSED = {
     "other labels": (["archive/a.png,cat"], (), "labels.csv has the label 'cat' not among the 6 classes (soccer ball"),
     "no image": (["gone.png,tennis", "there.png,bowling"], (), "None of the 2 labelled images of labels.csv can be"),
@@ -272,6 +286,22 @@ def test_a_seed_set_from_outside_the_pool(run: Run) -> None:
     learnt = run(*options, "--labelled", "seeds.csv", "-o", "learnt.csv").json
     assert learnt["outlook"]["labels"] == len(seeds)
     assert [row["score"] for row in learnt["chosen"]] != [row["score"] for row in without]
+
+
+def test_an_image_in_two_seed_files_is_learnt_once(run: Run) -> None:
+    seeds = sorted(Path("checked").rglob("*.png"))
+    for file, images in {"a.csv": seeds[:3] + [Path(pool()[0])], "b.csv": seeds[2:4] + [Path(pool()[0])]}.items():
+        named = [path if path.parts[0] == "archive" else path.resolve() if file == "b.csv" else path for path in images]
+        rows = [f"{path},{truth(str(path)) if path.parts[0] == 'archive' else path.parent.name}" for path in named]
+        Path(file).write_text("\n".join(["image,label", *rows]))
+    options = ("select", "emoji-clip", *POOL, *ASKED, "-n", 3)
+    both = run(*options, "--labelled", "a.csv", "--labelled", "b.csv", "-o", "both.csv", "--json").json
+    assert both["outlook"]["labels"] == 5
+    for image, right in ((seeds[0], seeds[0].parent.name.replace("_", " ")), (pool()[0], truth(pool()[0]))):
+        wrong = next(name for name in CLASSES if name != right)
+        Path("b.csv").write_text(f"image,label\n{image},{wrong}\n")
+        code, _, err = run(*options, "--labelled", "a.csv", "--labelled", "b.csv", "-o", "other.csv")
+        assert (code, f"is labelled {right!r} in one place and {wrong!r} in another" in err) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -110,10 +110,10 @@ def test_other_names_encode_no_image_again(folder: Path, monkeypatch: pytest.Mon
     from bayesvlm.models.adapter import Adapter
 
     assert run_command(*EVAL, "photos.csv", "-o", "out").code == 0
-    names = [label.upper() for label in sorted({label for _, label in rows_of(folder / "photos.csv")})]
-    (folder / "names.txt").write_text("\n".join([*names]))
+    labels = sorted({label for _, label in rows_of(folder / "photos.csv")})
+    table(folder / "names.csv", [(label, label.upper()) for label in labels], ("label", "name"))
     monkeypatch.setattr(Adapter, "encode_pixels", lambda *_: pytest.fail("an image was encoded"))
-    ran = run_command(*EVAL, "photos.csv", "--classes-file", "names.txt", "-o", "other")
+    ran = run_command(*EVAL, "photos.csv", "--classes-file", "names.csv", "-o", "other")
     assert ran.code == 0, ran.err
 
 

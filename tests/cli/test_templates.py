@@ -120,6 +120,13 @@ def test_mistakes(command: str, options: tuple[str, ...], sentence: str) -> None
     assert "Traceback" not in ran.err
 
 
+@pytest.mark.parametrize("command", ["classify", "select", "finetune", "export", "eval", "tune", "adapt"])
+def test_help_offers_all_where_it_is_taken(command: str) -> None:
+    said = " ".join(run_command(command, "--help").out.replace("│", " ").split())
+    assert "Several prompts: a file" in said
+    assert ("all, the data set's own" in said) == (command in ("eval", "tune", "adapt"))
+
+
 def test_all_is_for_commands_with_a_data_set() -> None:
     ran = run_command("classify", "emoji-clip", "photos", "--classes", "dog,cat", "--templates", "all")
     assert ran.code != 0

@@ -20,9 +20,9 @@ from bayesvlm.cli.options import (
     Json,
     Model,
     Overwrite,
+    OwnTemplates,
     StrictPosterior,
     Template,
-    Templates,
 )
 from bayesvlm.cli.output import emit, remark, table
 
@@ -48,7 +48,7 @@ def classify(
     classes: Classes = None,
     classes_file: ClassesFile = None,
     template: Template = None,
-    templates: Templates = None,
+    templates: OwnTemplates = None,
     top: Annotated[int, typer.Option(min=1, help="Classes to show for each image.")] = 1,
     level: Annotated[float, typer.Option(help="Probability that the interval of the cosine covers.")] = 0.95,
     link: Annotated[

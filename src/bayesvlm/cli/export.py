@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from bayesvlm.cli.options import Classes, ClassesFile, Json, Model, Overwrite, Template, Templates
+from bayesvlm.cli.options import Classes, ClassesFile, Json, Model, Overwrite, OwnTemplates, Template
 from bayesvlm.cli.output import emit
 
 
@@ -19,7 +19,7 @@ def export(
     classes: Classes = None,
     classes_file: ClassesFile = None,
     template: Template = None,
-    templates: Templates = None,
+    templates: OwnTemplates = None,
     link: Annotated[
         str | None, typer.Option(help="How cosines become probabilities: probit or centred. [default: as saved]")
     ] = None,

@@ -17,10 +17,10 @@ from bayesvlm.cli.options import (
     Json,
     Model,
     Overwrite,
+    OwnTemplates,
     Root,
     StrictPosterior,
     Template,
-    Templates,
 )
 from bayesvlm.cli.output import emit, remark, table
 
@@ -52,7 +52,7 @@ def finetune(
     ] = None,
     classes_file: ClassesFile = None,
     template: Template = None,
-    templates: Templates = None,
+    templates: OwnTemplates = None,
     validation: Annotated[
         str | None,
         typer.Option(
@@ -152,7 +152,7 @@ def finetune(
         remark(f"no image is labelled {_few(missing)}: nothing is learnt of what no label is about")
     if checked is None:
         remark("without --validation the last epoch is kept, and nothing says what the labels gained")
-    elif both := set(images.names) & set(checked.names):
+    elif both := set(images.places) & set(checked.places):
         remark(f"{len(both)} of the validation images are among the labelled ones, so that the figures flatter")
     texts = encoder.classes(asked)
     known = None if checked is None else (checked.features, checked.labels)

@@ -22,10 +22,12 @@ class LabelledImages:
 
     Args:
         names: which images they are: absolute paths, or keys of a set.
+        places: the same wherever an image is named from: where its file is, or its key where there is none.
         labels: indices into the classes.
     """
 
     names: list[str]  # [N]
+    places: list[str]  # [N]
     labels: list[int]  # [N]
     features: Features  # [N]
 
@@ -55,24 +57,30 @@ def labelled_source(given: str, root: Path | None, skipped: SkippedImages) -> La
 
 def joined(parts: Sequence[LabelledImages], names: Sequence[str]) -> LabelledImages:
     """All of them, an image that several have once; with two labels it is an error."""
-    from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.core.features import Features
 
     labels: dict[str, int] = {}
+    images: list[str] = []
     kept: list[Features] = []
     for part in parts:
         fresh = []
-        for row, (image, label) in enumerate(zip(part.names, part.labels, strict=True)):
-            if labels.get(image, label) != label:
-                raise BayesVLMError(
-                    f"{image} is labelled {names[labels[image]]!r} in one place and {names[label]!r} in another; "
-                    "decide on one."
-                )
-            if image not in labels:
+        for row, (image, place, label) in enumerate(zip(part.names, part.places, part.labels, strict=True)):
+            if place not in labels:
                 fresh.append(row)
-            labels[image] = label
+                images.append(image)
+            check_one_label(image, labels.setdefault(place, label), label, names)
         kept.append(part.features[fresh])
-    return LabelledImages(list(labels), list(labels.values()), Features.concatenate(kept))
+    return LabelledImages(images, list(labels), list(labels.values()), Features.concatenate(kept))
+
+
+def check_one_label(image: object, label: int, other: int, names: Sequence[str]) -> None:
+    """Refuse an image that is labelled twice, and not alike."""
+    from bayesvlm.core.errors import BayesVLMError
+
+    if label != other:
+        raise BayesVLMError(
+            f"{image} is labelled {names[label]!r} in one place and {names[other]!r} in another; decide on one."
+        )
 
 
 def labelled_rows(file: Path, root: Path | None) -> list[LabelRow]:
@@ -119,8 +127,11 @@ class _File:
     def encode(self, encoder: FeatureStore, names: Sequence[str], skipped: SkippedImages) -> LabelledImages:
         places = label_places([row.label or "" for row in self.rows], names, self.given)
         found = encode_rows(encoder, self.rows, self.given, skipped)
-        named = [os.path.abspath(self.rows[row].path) for row in found.read]
-        return LabelledImages(named, [places[row] for row in found.read], found.features)
+        paths = [self.rows[row].path for row in found.read]
+        labels = [places[row] for row in found.read]
+        return LabelledImages(
+            list(map(os.path.abspath, paths)), list(map(os.path.realpath, paths)), labels, found.features
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,4 +180,16 @@ class _Set:
         skipped.reasons.update(found.skipped)
         labels = [self.data.classes[label] for label in found.labels.tolist()]
         keys = [f"{self.data.name}/{key}" for key in found.keys]
-        return LabelledImages(keys, label_places(labels, names, self.data.name), found.features)
+        files = _files(self.data)
+        places = [files.get(key, name) for key, name in zip(found.keys, keys, strict=True)]
+        return LabelledImages(keys, places, label_places(labels, names, self.data.name), found.features)
+
+
+def _files(data: LabelledSet) -> dict[str, str]:
+    """Where each image of a set lies, by its name in the set; of none where the images are no files."""
+    files: dict[str, str] = {}
+    for sample in data:
+        if not isinstance(sample.image, Path):
+            break
+        files[sample.name] = os.path.realpath(sample.image)
+    return files

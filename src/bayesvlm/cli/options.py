@@ -55,6 +55,10 @@ Templates = Annotated[
         help="Several prompts: a file, one per line; those of a known set (imagenet: 80); or all, the data set's own.",
     ),
 ]
+OwnTemplates = Annotated[
+    str | None,
+    typer.Option("--templates", help="Several prompts: a file, one per line, or those of a known set (imagenet: 80)."),
+]
 Root = Annotated[
     Path | None, typer.Option("--root", help="Folder of the known sets. [default: $BAYESVLM_DATA, else ./data]")
 ]

@@ -52,8 +52,8 @@ def seed_set(
     root: Path | None,
     skipped: SkippedImages,
 ) -> SeedSet:
-    """The labelled images: those of the pool by its features, the others encoded."""
-    from bayesvlm.cli.labelled import encode_rows, label_places, labelled_rows
+    """The labelled images, each once: those of the pool by its features, the others encoded."""
+    from bayesvlm.cli.labelled import check_one_label, encode_rows, label_places, labelled_rows
     from bayesvlm.core.features import Features
 
     if not files:
@@ -62,16 +62,22 @@ def seed_set(
     parts: list[Features] = []
     labels: list[int] = []
     rows: set[int] = set()
+    said: dict[int | str, int] = {}  # of each image its label, by its row in the pool or where its file is
     for file in files:
         listed = labelled_rows(file, root)
         indices = label_places([row.label or "" for row in listed], names, str(file))
         found = [_place(row, places) for row in listed]
-        fresh = [number for number, place in enumerate(found) if place is None]
+        new: list[int] = []  # of the rows of the file
+        for number, (row, place, label) in enumerate(zip(listed, found, indices, strict=True)):
+            image = str(row.path.resolve()) if place is None else place
+            if image not in said:
+                new.append(number)
+            check_one_label(row.image, said.setdefault(image, label), label, names)
+        fresh = [number for number in new if found[number] is None]
         encoded = encode_rows(encoder, [listed[number] for number in fresh], str(file), skipped) if fresh else None
         at = {} if encoded is None else {fresh[number]: row for row, number in enumerate(encoded.read)}
-        for number, (place, label) in enumerate(zip(found, indices, strict=True)):
-            if place in rows:
-                continue  # labelled in two files
+        for number in new:
+            place = found[number]
             if place is not None:
                 rows.add(place)
                 parts.append(images.features[[place]])
@@ -79,7 +85,7 @@ def seed_set(
                 parts.append(encoded.features[[at[number]]])
             else:
                 continue  # cannot be read
-            labels.append(label)
+            labels.append(indices[number])
     if not parts:
         return SeedSet(None, rows)
     return SeedSet((Features.concatenate(parts), labels), rows)

@@ -20,10 +20,10 @@ from bayesvlm.cli.options import (
     Json,
     Model,
     Overwrite,
+    OwnTemplates,
     Root,
     StrictPosterior,
     Template,
-    Templates,
 )
 from bayesvlm.cli.output import emit, remark, table
 
@@ -52,7 +52,7 @@ def select(
     classes: Classes = None,
     classes_file: ClassesFile = None,
     template: Template = None,
-    templates: Templates = None,
+    templates: OwnTemplates = None,
     strategy: Annotated[
         str,
         typer.Option(help="How to choose: epig, bald, entropy, random or targeted-bald, -entropy, -random."),

@@ -80,7 +80,7 @@ class DataName:
     @property
     def is_address(self) -> bool:
         """Whether it is an address of the web or of a bucket, or a command to read from."""
-        return _ADDRESS.fullmatch(self.base) is not None
+        return is_address(self.base)
 
     def local(self, root: Path) -> Path | None:
         """The file or folder of that name: here, or below the folder of the data sets; None where there is none."""
@@ -96,6 +96,11 @@ class DataName:
 def data_root(root: str | Path | None) -> Path:
     """Where data sets lie that are known by name: `root`, else $BAYESVLM_DATA, else ./data."""
     return Path(root or os.environ.get("BAYESVLM_DATA") or "data").expanduser()
+
+
+def is_address(name: str) -> bool:
+    """Whether a name is an address of the web or of a bucket, or a command to read from."""
+    return _ADDRESS.fullmatch(name) is not None
 
 
 def own_path(name: str) -> Path:

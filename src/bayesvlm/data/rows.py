@@ -68,7 +68,7 @@ def jsonl_rows(file: Path) -> list[dict[str, Any]]:
             continue
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise BayesVLMError(f"{file}, line {number} is not json ({error}); write one object per line.") from None
         if not isinstance(row, dict):
             raise BayesVLMError(f"{file}, line {number} is a {type(row).__name__}; each line must be an object.")

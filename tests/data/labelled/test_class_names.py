@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -109,6 +110,13 @@ def test_a_csv_of_one_column_is_a_list(tmp_path: Path, content: str) -> None:
     assert (found.names, found.ids) == ((("cat", "kitty"), ("dog",)), None)
 
 
+def test_names_with_a_comma_in_a_csv_of_one_column(tmp_path: Path) -> None:
+    found = ClassNames.of(file(tmp_path, 'name\n"tench, Tinca tinca"\n\ncat|"kitty"\n', "names.csv"))
+    assert found.names == (("tench, Tinca tinca",), ("cat", '"kitty"'))
+    found = ClassNames.of(file(tmp_path, '"tench, Tinca tinca"\r\n cat\r\n', "names.csv"))
+    assert found.names == (("tench, Tinca tinca",), ("cat",))
+
+
 # Of tables ------------------------------------------------------------------------------------------------------------
 
 
@@ -118,7 +126,6 @@ def test_a_csv_of_one_column_is_a_list(tmp_path: Path, content: str) -> None:
         (["cow", "dog", "cat"], ["cat", "dog"], (2, 1)),  # the list is all there is to choose from
         (["cow", "dog|hound", "cat"], ["dog", "hound"], (1, 1)),
         (["cow", "dog", "cat"], ["0", "2"], (0, 2)),
-        (["cow", "dog"], ["bos", "canis"], (0, 1)),  # sorted
         ({"bos": "cow", "canis": "dog", "felis": "cat"}, ["bos", "felis"], (0, 2)),
         ({"10": "cow", "20": "dog"}, ["10", "20"], (0, 1)),
     ],
@@ -136,6 +143,12 @@ def test_labels_of_a_table(names: list[str] | dict[str, str], labels: list[str],
             ["x", "y"],
             r"has the label 'x', which is not among the 4 .*\(a, b, c, \.\.\.\); add",
         ),
+        (
+            ["dog", "cat", "parrot"],  # as many, and no word on which is which
+            ["bird", "kitten", "puppy"],
+            "has the label 'bird', which .* spell them alike, or give a csv with the columns label,name",
+        ),
+        (["a", "b"], ["0.5", "1.5"], "has the label '0.5', which is not among the 2 classes"),
         ({"bos": "cow"}, ["bos", "cow"], "has the label 'cow', which is not among the 1 classes"),
         (["cat", "dog"], ["0", "2"], "has the label 2, and classes has 2 names, .* numbered from 0 to 1; give it all"),
         (["cat", "dog", "cow"], ["0", "x"], "has the label '0', which is not among the 3"),
@@ -184,6 +197,22 @@ def test_a_table_of_images_under_a_list(tmp_path: Path) -> None:
 def test_files_that_are_no_names(tmp_path: Path, name: str, content: str | bytes, sentence: str) -> None:
     with pytest.raises(BayesVLMError, match=sentence):
         ClassNames.of(file(tmp_path, content, name))
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ([1, 2, 3], r"classes has '1', a int; a class is a name, or a list of names: its synonyms. Write numbers as"),
+        ({"a": 1}, "classes has '1', a int"),
+        ([["cat", 3]], r"classes has \"\['cat', 3\]\", a list"),
+        ([b"cat"], "a bytes; a class is a name"),
+        (3, "classes=3, a int; it must be a file, a list of names, or a mapping"),
+        ({"cat"}, "a set; it must be a file, a list"),  # in no order
+    ],
+)
+def test_what_is_no_list_of_names(given: Any, sentence: str) -> None:
+    with pytest.raises(BayesVLMError, match=sentence):
+        ClassNames.of(given)
 
 
 def test_a_folder_and_nothing_in_the_place_of_a_file(tmp_path: Path) -> None:

@@ -68,6 +68,22 @@ def test_a_parquet_table(tmp_path: Path) -> None:
         read_labels(tmp_path / "t.parquet")
 
 
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        (("0.0", "", "11.0"), ["0", None, "11"]),  # what pandas writes of integers with a gap
+        (("0", "2.00", "1"), ["0", "2", "1"]),
+        (("1.0", "2.5", "3.0"), ["1.0", "2.5", "3.0"]),
+        (("1.0", "cat", "2.0"), ["1.0", "cat", "2.0"]),
+    ],
+)
+def test_whole_numbers_of_a_csv_have_no_point(tmp_path: Path, column: tuple[str, ...], expected: list[str]) -> None:
+    rows = "".join(f"{name}.png,{label},{'test' if name == 'a' else 'train'}\n" for name, label in zip("abc", column))
+    file = written(tmp_path, "t.csv", f"image,label,split\n{rows}")
+    assert [row.label for row in read_labels(file)] == expected
+    assert [row.label for row in read_labels(file, split="test")] == expected[:1], "the column decides, in every split"
+
+
 def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(BayesVLMError, match=r"t.parquet is read with pyarrow, .* 'bayesvlm\[parquet\]'"):
@@ -240,6 +256,16 @@ def test_a_list_of_images_needs_no_labels_where_none_are_asked_for(tmp_path: Pat
         ("t.jsonl", '{"image": 3, "label": "cat"}\n', "entry 1: the image must be a path, got 3"),
         ("t.jsonl", '{"image": "a.png", "label": 0.5}\n', "the label must be a name, got 0.5"),
         ("t.jsonl", "a.png\n", "line 1 is not json"),
+        (
+            "t.csv",
+            f"image,label\n{'a/' * 2500}a.png,cat\n",
+            r"entry 1: 'a/a/.*' is no path \(File name too long\); write",
+        ),
+        ("t.jsonl", '{"image": "a\\u0000.png", "label": "cat"}\n', "entry 1: .* is no path .*null"),
+        ("t.csv", "image,label\nhttp://x/y.png,cat\n", "entry 1: 'http://x/y.png' is an address, .* not fetched; down"),
+        ("t.csv", "image,label\na.png,cat\ns3://x/y.png,cat\n", "entry 2: 's3://x/y.png' is an address"),
+        ("t.json", "[" * 100_000, "t.json is not json .*recursion"),
+        ("t.jsonl", "[" * 100_000, "line 1 is not json .*recursion"),
         ("t.json", "{", "t.json is not json .*; export it again"),
         ("t.json", "{}", "t.json holds '{}'; expected the tasks of Label Studio"),
         ("t.json", "[1]", "t.json holds '1'; expected the tasks"),
@@ -253,6 +279,11 @@ def test_a_list_of_images_needs_no_labels_where_none_are_asked_for(tmp_path: Pat
 def test_what_is_no_table_gets_a_sentence(tmp_path: Path, name: str, content: str | bytes, sentence: str) -> None:
     with pytest.raises(BayesVLMError, match=sentence):
         read_labels(written(tmp_path, name, content))
+
+
+def test_a_deeply_nested_label_is_a_label_like_other_text(tmp_path: Path) -> None:
+    (row,) = read_labels(written(tmp_path, "t.csv", f"image,label\na.png,{'[' * 100_000}\n"))
+    assert row.label == "[" * 100_000
 
 
 def test_a_folder_and_a_file_that_is_not_there(tmp_path: Path) -> None:

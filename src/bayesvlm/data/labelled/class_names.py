@@ -10,7 +10,7 @@ In the first two a bar separates synonyms, "couch|sofa": the first is shown, a m
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,6 +59,11 @@ class ClassNames:
             return cls._read(Path(given).expanduser())
         if isinstance(given, Mapping):
             return cls("classes", tuple(map(_names, given.values())), tuple(map(str, given)))._checked()
+        if isinstance(given, bytes | set | frozenset) or not isinstance(given, Iterable):
+            raise BayesVLMError(
+                f"classes={str(given)[:60]}, a {type(given).__name__}; it must be a file, a list of names, or a mapping "
+                "from what the data say to the name."
+            )
         return cls("classes", tuple(map(_names, given)))._checked()
 
     @classmethod
@@ -67,7 +72,9 @@ class ClassNames:
         if file.suffix.lower() in TABLES and (rows := csv_rows(file, "names")):
             if len(rows[0]) > 1:
                 return cls._read_table(file, rows)
-            lines = lines[1:] if find_column(list(rows[0]), NAME_COLUMNS) is not None else lines
+            (head,) = rows[0]
+            cells = [] if find_column([head], NAME_COLUMNS) is not None else [head]
+            lines = [cell.strip() for cell in [*cells, *(row[head] for row in rows)] if cell and cell.strip()]
         if lines and names_synsets(file):
             synsets = read_synsets(file)  # two of ImageNet's classes may have one name
             return cls(str(file), tuple((name,) for name in synsets.values()), tuple(synsets))
@@ -133,8 +140,8 @@ class ClassNames:
     def for_labels(self, labels: Sequence[str], data: str) -> tuple[int, ...]:
         """Of each label of a table, which of these classes it is; they may be more than the table has.
 
-        A label is what a row of a csv begins with, or a name, or a number that counts the names from 0 on. Labels none
-        of which is a name are those of the list in its order, if they are as many.
+        A label is what a row of a csv begins with, or a name, or a number that counts the names from 0 on. No order is
+        guessed: of other labels, as many as there are names, nothing says which is which.
 
         Args:
             labels: those there are, sorted.
@@ -153,11 +160,10 @@ class ClassNames:
                         f"to {count - 1}; give it all names, or a csv with the columns label,name."
                     )
                 return tuple(map(int, labels))
-            if len(labels) == count:
-                return tuple(range(count))
+        how = "or spell them alike" if self.ids else "spell them alike, or give a csv with the columns label,name"
         raise BayesVLMError(
             f"{data} has the label {unknown[0]!r}, which is not among the {count} classes of {self.source} "
-            f"({_first(self.ids or [names[0] for names in self.names])}); add it, or spell them alike."
+            f"({_first(self.ids or [names[0] for names in self.names])}); add it, {how}."
         )
 
     def _known(self) -> dict[str, int]:
@@ -169,6 +175,11 @@ class ClassNames:
 
 def _names(written: str | Sequence[str]) -> Names:
     names = written.split("|") if isinstance(written, str) else written
+    if not isinstance(names, Iterable) or isinstance(names, bytes) or not all(isinstance(name, str) for name in names):
+        raise BayesVLMError(
+            f"classes has {str(written)[:60]!r}, a {type(written).__name__}; a class is a name, or a list of names: its "
+            "synonyms. Write numbers as text."
+        )
     return tuple(name.strip() for name in names if name.strip())
 
 

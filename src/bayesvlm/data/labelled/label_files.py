@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,6 +15,7 @@ from typing import Any
 
 from bayesvlm.core.errors import BayesVLMError, BayesVLMWarning, first_line
 from bayesvlm.data.labelled.label_studio import CANCELLED, chosen_label, places_of, task_rows
+from bayesvlm.data.names import is_address
 from bayesvlm.data.rows import choose_column, csv_rows, find_column, jsonl_rows, read_text
 
 LABEL_SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
@@ -21,6 +24,7 @@ LABEL_COLUMNS = ("label", "class", "category", "target", "choice")
 SPLIT_COLUMN = "split"
 
 _NO_IMAGES = "{file} lists no images; expected a header such as image,label and a row per image."
+_WHOLE = re.compile(r"\d+(\.0+)?")
 _ANSWERS = frozenset({"rank", "prob", "cosine"})  # columns of what `bayesvlm classify` writes
 _WANTED = frozenset({*IMAGE_COLUMNS, *LABEL_COLUMNS, SPLIT_COLUMN, CANCELLED, *_ANSWERS})
 
@@ -73,12 +77,14 @@ def read_labels(
             none of them a majority.
     """
     file = Path(file)
-    rows = _of_split(_raw_rows(file), split, usual_split, file)
+    every = _raw_rows(file)
+    rows = _of_split(every, split, usual_split, file)
     if not rows:
         raise BayesVLMError(_NO_IMAGES.format(file=file))
     columns = list(dict.fromkeys(name for row in rows for name in row))
     image_column = _usual_column(columns, IMAGE_COLUMNS, file)
     label_column = _label_column(columns, labels_needed, file)
+    whole = label_column is not None and _are_whole_numbers(every, label_column)
     bases = tuple(dict.fromkeys(map(str, (file.parent, *((root,) if root is not None else ()), Path()))))
     images: dict[str, LabelRow] = {}
     votes: dict[str, list[str]] = {}
@@ -88,11 +94,12 @@ def read_labels(
         image = _image(row.get(image_column), where)
         written = None if label_column is None or _is_true(row.get(CANCELLED)) else row.get(label_column)
         label = _label(written, f"{where} ({image})", labels_needed)
+        label = label.partition(".")[0] if whole and label else label
         if image is None and label is None:
             continue  # a blank line of a spreadsheet
         if image is None:
             raise BayesVLMError(f"{where} has the label {label!r} and no image; fill in or remove the row.")
-        path = find_image(image, bases)
+        path = find_image(image, bases, where)
         key = os.path.abspath(path)
         if key not in images:
             images[key] = LabelRow(image, Path(path), None)
@@ -103,14 +110,32 @@ def read_labels(
     return _decided(images, votes, labels_needed, file)
 
 
-def find_image(image: str, bases: Sequence[str]) -> str:
+def find_image(image: str, bases: Sequence[str], where: str) -> str:
     """Where an image is that a file names: below the first of the folders that has it, else below the first."""
     written = image.removeprefix("file://") if image.startswith("file:///") else image
     places = places_of(written)
     if "\\" in written:
         places += (written.replace("\\", "/"),)
     candidates = [os.path.join(base, place) for place in places for base in bases]
-    return next((path for path in candidates if os.path.lexists(path)), candidates[0])
+    found = next((path for path in candidates if _is_there(path, image, where)), None)
+    if found is None and places[0] == written and is_address(written):
+        raise BayesVLMError(
+            f"{where}: {image[:60]!r} is an address, and images of tables are not fetched; download it, and write the "
+            "path of the file."
+        )
+    return found or candidates[0]
+
+
+def _is_there(path: str, image: str, where: str) -> bool:
+    """Whether there is anything at a path, or a link; what can be no path is refused."""
+    try:
+        os.lstat(path)
+    except (OSError, ValueError) as error:  # ValueError: a zero byte
+        if isinstance(error, OSError) and error.errno != errno.ENAMETOOLONG:
+            return False
+        why = error.strerror if isinstance(error, OSError) else error
+        raise BayesVLMError(f"{where}: {image[:60]!r} is no path ({why}); write where the image is.") from None
+    return True
 
 
 def find_column_in_order(columns: Sequence[Any], known: Sequence[str]) -> str | None:
@@ -222,6 +247,12 @@ def _label(value: object, where: str, needed: bool) -> str | None:
     raise BayesVLMError(f"{where}: the label must be a name, got {value!r}; write it as text.")
 
 
+def _are_whole_numbers(rows: Sequence[Mapping[str, Any]], column: str) -> bool:
+    """Whether a column of text has whole numbers alone, some with a point, as a csv has them after a gap."""
+    texts = [value.strip() for row in rows if isinstance(value := row.get(column), str) and value.strip()]
+    return any("." in text for text in texts) and all(map(_WHOLE.fullmatch, texts))
+
+
 def _is_true(value: object) -> bool:
     return value is True or str(value).strip().lower() in ("true", "1")
 
@@ -250,11 +281,10 @@ def _raw_rows(file: Path) -> Sequence[Mapping[str, Any]]:
 
 
 def _json(file: Path) -> object:
+    text = read_text(file)
     try:
-        return json.loads(read_text(file))
-    except ValueError as error:
-        if isinstance(error, BayesVLMError):
-            raise
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise BayesVLMError(f"{file} is not json ({error}); export it again, or call json lines .jsonl.") from None
 
 

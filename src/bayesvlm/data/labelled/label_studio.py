@@ -85,7 +85,7 @@ def chosen_label(value: object) -> object:
     if isinstance(value, str) and value.startswith(('{"choices"', "[")):
         try:
             value = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             return value
     if isinstance(value, dict) and isinstance(value.get("choices"), list):
         value = value["choices"]

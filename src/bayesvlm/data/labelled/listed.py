@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,7 +67,7 @@ class ListedImages:
                 f"{file} lists {len(rows)} images and no label for any of them; fill in the labels, or export them "
                 "again once they are made."
             )
-        if not any(row.path.is_file() for row in labelled):
+        if not any(os.path.isfile(row.path) for row in labelled):  # False, too, where a folder is closed to us
             raise BayesVLMError(
                 f"None of the {len(labelled)} images that {file} lists is there, such as {labelled[0].image}; a path "
                 "is looked for beside the file, below --root and here: move the file, or write whole paths."
