@@ -16,8 +16,8 @@ from bayesvlm.core.features import Features
 from bayesvlm.vlm import BayesVLM
 
 SAME = 1e-3
-"""Distance between features of one image, relative to their length: float32 of two processors is some 1e-6 apart, tensor
-cores 3e-4, and different images more than 0.1."""
+"""Distance between features of one image, relative to their length: well above float32's rounding, whatever the
+processor and the batch, and well below what tells two images apart."""
 BLOCK = 2**22  # pairs of rows that are compared at once
 
 
@@ -46,7 +46,7 @@ class Known:
         names: tuple[str, ...] | None,
         classes: int,
     ) -> Known:
-        """What `rank` was given, checked; a pool item whose features are a labelled image's, up to rounding, is that image."""
+        """What `rank` was given, checked; a pool item with the features of a labelled image, up to rounding, is it."""
         out = _chosen_rows(exclude, len(pool))
         if labelled is None or len(labelled[0]) == 0:
             return cls(None, torch.empty(0, dtype=torch.long), torch.zeros_like(out), out)

@@ -17,7 +17,7 @@ from bayesvlm.core.notebook import html_table
 from bayesvlm.core.prediction import Prediction
 from bayesvlm.predicting import predict
 from bayesvlm.prompts import ClassNames, Templates
-from bayesvlm.safety.calibrated import CalibratedFor, load_calibration, save_calibration
+from bayesvlm.safety.calibrated import CalibratedFor, is_finite_number, load_calibration, save_calibration
 from bayesvlm.safety.labels import Labels, multi_hot
 from bayesvlm.safety.precision import NEVER, ThresholdFit, check_share, fewest_images, precision_thresholds
 from bayesvlm.vlm import BayesVLM
@@ -174,14 +174,17 @@ class LabelThresholds:
         calibrated_for = CalibratedFor.from_json(kept, vlm, classes, templates, str(path))
         numbers, confidence = raw["validation"], raw["confidence"]
         try:
+            strange = [value for value in raw["thresholds"] if value is not None and not is_finite_number(value)]
+            if strange:
+                raise BayesVLMError(f"a threshold is {str(strange[0])[:40]}")
             values = [NEVER if value is None else value for value in raw["thresholds"]]
             thresholds = torch.tensor(values, dtype=torch.float64)
-            counts = [torch.tensor(numbers[name]) for name in ("positives", "flagged", "correct")]
+            counts = [torch.tensor(numbers[name], dtype=torch.long) for name in ("positives", "flagged", "correct")]
             check_choice("score", raw["score"], get_args(Score))
             precision = check_share("precision", raw["precision"])
             confidence = None if confidence is None else check_share("confidence", confidence)
             found = ThresholdFit(thresholds, check_count("images", numbers["images"]), *counts)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise BayesVLMError(f"{path} is damaged ({first_line(error)}); copy or make it again.") from None
         if any(part.shape != (kept["classes"],) for part in (thresholds, *counts)):
             raise BayesVLMError(
