@@ -116,7 +116,12 @@ class LabelThresholds:
         return self.apply(_prediction(self.calibrated_for, vlm.image_features(inputs, progress=progress)))
 
     def apply(self, prediction: Prediction) -> Tensor:  # [N, C] bool
-        """Which labels the inputs of a prediction carry: one of `classify`, or of `stream`, for the same classes."""
+        """Which labels the inputs of a prediction carry: one of `classify`, or of `stream`, for the same classes.
+
+        A prediction says how many classes it is of and what they are called, and that is checked; that it was made with
+        the model, posterior, tau, method and prompts of `calibrated_for` is up to the caller. Calling the thresholds on
+        inputs makes the prediction that they hold for.
+        """
         if prediction.probs.shape[1] != len(self):
             raise BayesVLMError(
                 f"The thresholds are of {len(self)} labels and the prediction of {prediction.probs.shape[1]} classes; "
