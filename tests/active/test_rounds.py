@@ -11,6 +11,7 @@ from bayesvlm import BayesVLM, BayesVLMError, Features
 from bayesvlm.active import STRATEGIES, Epig, OnlineLaplace, rank, select
 from bayesvlm.active.acquisition import epig
 from bayesvlm.active.contrast import ClassContrast
+from bayesvlm.active.known import Known
 from bayesvlm.active.selection import drawn_probabilities
 from bayesvlm.core.draws import Held
 
@@ -80,6 +81,24 @@ def test_labelled_images_from_elsewhere(vlm: BayesVLM, asked: tuple, labels: tor
     assert not torch.allclose(plain.scores, learnt.scores, rtol=1e-3)
     nothing = rank(vlm, pool, target, classes, "epig", BUDGET, labels, options=SMALL, labelled=(pool[:0], []))
     assert torch.equal(nothing.scores, plain.scores)
+
+
+def test_what_is_labelled_is_known_again_from_another_processor(vlm: BayesVLM, asked: tuple) -> None:
+    pool, *others = asked
+    first, noise = torch.arange(0, POOL, 3), normal(POOL, 8, seed=12)
+    rest = [row for row in range(POOL) if row % 3]
+    once = Features(pool.activations * (1 + 1e-5 * noise).to(pool.activations))[first], [0] * len(first)
+    assert sorted(select(vlm, pool, *others, "random", len(rest), labelled=once).tolist()) == rest
+    near = Features(pool.activations * (1 + 0.03 * noise).to(pool.activations))[first], [0] * len(first)
+    assert len(select(vlm, pool, *others, "random", POOL, labelled=near)) == POOL, "others that are like them are not"
+
+
+def test_features_in_bfloat16_are_known_again(vlm: BayesVLM, asked: tuple) -> None:
+    pool, first = asked[0], torch.arange(5)
+    half, labels = pool.to(torch.bfloat16), [0] * 5
+    for one, other in ((half, half), (half, pool), (pool, half)):
+        known = Known.of(vlm, one, (other[first], labels), None, None, CLASSES)
+        assert known.labelled.tolist() == [row < 5 for row in range(POOL)]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

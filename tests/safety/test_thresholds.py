@@ -149,6 +149,20 @@ def test_saved_and_loaded_with_names_and_templates(tmp_path: Path) -> None:
         LabelThresholds.load(file, vlm, ["dog", "cat", "moon"])
     with pytest.raises(BayesVLMError, match="calibrated with other prompts: 'a drawing of a dog' there"):
         LabelThresholds.load(file, vlm, {"dog": ["a dog", "the dog"], "cat": "a cat", "sun": "sun"})
+    dog, cat = ["a dog", "the dog"], ["a cat"]
+    for given, said in (
+        (
+            {"dog": [*dog, "dogs"], "cat": cat, "sun": ["sun"]},
+            r"no more there, 'a drawing of dogs' here, of class 'dog'",
+        ),
+        ({"dog": dog[:1], "cat": cat, "sun": ["sun"]}, r"'a drawing of the dog' there, no more here, of class"),
+        (
+            {"dog": dog, "cat": cat, "sun": ["sun", "sun!"]},
+            r"no more there, 'a drawing of sun!' here, of class 'sun",
+        ),
+    ):
+        with pytest.raises(BayesVLMError, match=f"calibrated with other prompts: {said}"):
+            LabelThresholds.load(file, vlm, given, templates=options["templates"])
     with pytest.raises(BayesVLMError, match="for 3 classes, and 2 are given"):
         LabelThresholds.load(file, vlm, ["dog", "cat"])
     with pytest.raises(BayesVLMError, match="templates without classes"):
@@ -215,6 +229,27 @@ def test_files_that_hold_something_else(tmp_path: Path) -> None:
     refused(json.dumps(whole | {"thresholds": [0.5]}), "1 thresholds for 4 classes")
     refused(json.dumps(whole | {"thresholds": ["x"] * 4}), "is damaged")
     refused(json.dumps(whole | {"precision": 2}), r"is damaged \(precision=2")
+    refused("[" * 10**5, "is not readable json")
+    refused(json.dumps(whole | {"thresholds": [math.nan, 0.5, 0.5, 0.5]}), r"not readable json \(NaN where a number")
+    refused(
+        json.dumps(whole).replace('"thresholds": [', '"thresholds": [-1e999, ', 1), r"damaged \(a threshold is -inf"
+    )
+    refused(json.dumps(whole | {"thresholds": 3}), "is damaged")
+    refused(json.dumps(whole | {"validation": 3}), "is damaged")
+    refused(json.dumps(whole | {"validation": whole["validation"] | {"flagged": [10**30] * 4}}), "is damaged")
+    refused(json.dumps(whole | {"calibrated_for": 3}), r"is damaged \(calibrated_for is 3\)")
+    many = whole["calibrated_for"]["sample"] | {"std": [1.0] * 3}
+    for name, value in (
+        *(("model", value) for value in (None, 3)),
+        *(("weights", value) for value in (None, [], {"float32": 1})),
+        *(("encoder", value) for value in (3, ["a"])),
+        *(("settings", value) for value in (None, [])),
+        *(("classes", value) for value in ("4", True, 0, None)),
+        *(("prompts", value) for value in ([1], {"a": "b"}, {"a": ["b"]})),
+        *(("sample", value) for value in ({}, None, {"cosine": [1], "std": ["x"]}, many)),
+    ):
+        changed = json.dumps(whole | {"calibrated_for": whole["calibrated_for"] | {name: value}})
+        refused(changed, rf"is damaged \({name} is ")
     with pytest.raises(BayesVLMError, match="does not exist"):
         LabelThresholds.load(tmp_path / "other.json", vlm, classes)
     (tmp_path / "file").write_text("")

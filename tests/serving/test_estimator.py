@@ -43,6 +43,7 @@ mpl.use("Agg")
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The best tau"),  # a handful of images
     pytest.mark.filterwarnings("ignore:There are no labels, so"),  # classes in the order of the world
+    pytest.mark.filterwarnings("ignore:y holds numbers and"),  # which count them in that order
 ]
 
 # scikit-learn's own checks --------------------------------------------------------------------------------------------
@@ -368,10 +369,34 @@ def test_columns_that_are_not_in_alphabetical_order_are_announced(emoji: BayesVL
         classifier.fit()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        classifier.fit(drawings.features, drawings.y)
         classifier.fit(drawings.features, drawings.names)
         clone(classifier).set_params(classes=sorted(drawings.classes)).fit()
         clone(classifier).set_params(classes=dict(enumerate(drawings.classes))).fit()
+
+
+@pytest.mark.filterwarnings("default:y holds numbers and")
+def test_numbers_for_names_out_of_order_are_announced_however_few_images_there_are(
+    emoji: BayesVLM, drawings: Drawings
+) -> None:
+    for rows in (slice(None), slice(0, 4)):
+        X, y = drawings.features[rows], drawings.y[rows]
+        for tune in (True, False):
+            classifier = BayesianZeroShotClassifier(emoji, drawings.classes, tune=tune)
+            with pytest.warns(BayesVLMWarning, match=r"y holds numbers.*\{number: name\}"):
+                classifier.fit(X, y)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("error", "y holds numbers")
+                clone(classifier).set_params(classes=dict(enumerate(drawings.classes))).fit(X, y)
+                clone(classifier).set_params(classes=sorted(drawings.classes)).fit(X, y)
+                clone(classifier).set_params(classes=emoji.class_features(drawings.classes)).fit(X, y)
+
+
+def test_tables_in_bfloat16(emoji: BayesVLM, drawings: Drawings) -> None:
+    classifier = BayesianZeroShotClassifier(emoji, drawings.classes).fit()
+    table = drawings.features.activations.to(torch.bfloat16)
+    expected = classifier.predict_proba(table.float())
+    for X in (table, list(table), drawings.features.to(torch.bfloat16)):
+        np.testing.assert_allclose(classifier.predict_proba(X), expected, atol=0.05)
 
 
 def test_cleanlab_finds_flipped_labels(emoji: BayesVLM) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 import numpy as np
 import pytest
@@ -37,7 +39,8 @@ PNG = content(picture())
 
 
 class Handler(BaseHTTPRequestHandler):
-    """/image.png is one, /to-file leads to a file, /slow never answers, /large has no end, others are not there."""
+    """/image.png is one, /to-file leads to a file, /slow never answers, /drip does a byte at a time,
+    others are not there."""
 
     never = threading.Event()
 
@@ -56,6 +59,16 @@ class Handler(BaseHTTPRequestHandler):
             self.end_headers()
         elif self.path == "/slow":
             self.never.wait(20)
+        elif self.path == "/drip":
+            self.send_response(200)
+            self.end_headers()
+            for _ in range(200):
+                try:
+                    self.wfile.write(b"x")
+                except OSError:  # nobody listens any more
+                    return
+                if self.never.wait(0.05):
+                    return
         elif self.path == "/page.html":
             self.send_response(200)
             self.end_headers()
@@ -113,6 +126,21 @@ def test_nobody_answers(server: str) -> None:
         FETCHING.opened("http://127.0.0.1:9/x.png", "the image")
     with pytest.raises(BayesVLMError, match=r"cannot be fetched"):
         FETCHING.opened("http://", "the image")
+
+
+def test_an_answer_that_drips_is_not_waited_for(server: str) -> None:
+    begun = time.monotonic()
+    with pytest.raises(BayesVLMError, match=r"no answer within 0\.4 seconds"):
+        Sources(addresses=True, timeout=0.4).opened(f"{server}/drip", "the image")
+    assert time.monotonic() - begun < 5, "it takes ten seconds in all, a twentieth of one per byte"
+
+
+def test_a_refusal_is_closed(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed, close = [], HTTPError.close
+    monkeypatch.setattr(HTTPError, "close", lambda self: (closed.append(self.code), close(self)))
+    with pytest.raises(BayesVLMError, match="404"):
+        FETCHING.opened(f"{server}/missing.png", "the image")
+    assert 404 in closed
 
 
 def test_what_is_too_large(server: str, monkeypatch: pytest.MonkeyPatch) -> None:

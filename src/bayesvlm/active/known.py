@@ -10,9 +10,15 @@ from torch import Tensor
 
 from bayesvlm.active.finetune import Labels
 from bayesvlm.classes import label_indices
+from bayesvlm.core.blocks import row_blocks
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.features import Features
 from bayesvlm.vlm import BayesVLM
+
+SAME = 1e-3
+"""Distance between features of one image, relative to their length: well above float32's rounding, whatever the
+processor and the batch, and well below what tells two images apart."""
+BLOCK = 2**22  # pairs of rows that are compared at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +46,7 @@ class Known:
         names: tuple[str, ...] | None,
         classes: int,
     ) -> Known:
-        """What `rank` was given, checked; a pool item whose features are a labelled image's is that image."""
+        """What `rank` was given, checked; a pool item with the features of a labelled image, up to rounding, is it."""
         out = _chosen_rows(exclude, len(pool))
         if labelled is None or len(labelled[0]) == 0:
             return cls(None, torch.empty(0, dtype=torch.long), torch.zeros_like(out), out)
@@ -87,11 +93,21 @@ def _chosen_rows(rows: Sequence[int] | Tensor | None, count: int) -> Tensor:  # 
 
 
 def _rows_among(pool: Features, images: Features) -> Tensor:  # [N]
-    """Pool rows that are equal to one of the images' in everything."""
+    """Pool rows that are one of the images, in everything, up to what another processor, batch or dtype changes.
 
-    def contents(features: Features) -> list[bytes]:
-        tensors = [tensor.detach().cpu().contiguous().numpy() for tensor in features.tensors().values()]
-        return [b"".join(tensor[row].tobytes() for tensor in tensors) for row in range(len(features))]
-
-    known = set(contents(images))
-    return torch.tensor([content in known for content in contents(pool)], dtype=torch.bool)
+    Two rows are one image where they are no further apart than `SAME` of the longer one's length, or than a rounding
+    step of the dtype of either, if that is more.
+    """
+    kept, known = pool.tensors(), images.tensors()
+    if kept.keys() != known.keys():
+        return torch.zeros(len(pool), dtype=torch.bool)
+    found = []
+    for rows in row_blocks(len(pool), len(images), BLOCK):
+        same = torch.ones(1, dtype=torch.bool)
+        for name, tensor in kept.items():
+            one, other = (each.detach().cpu().double() for each in (tensor[rows], known[name]))
+            length = torch.maximum(one.norm(dim=1)[:, None], other.norm(dim=1))
+            steps = [torch.finfo(each.dtype).eps for each in (tensor, known[name])]
+            same = same & (torch.cdist(one, other) <= max(SAME, *steps) * length)
+        found.append(same.any(dim=1))
+    return torch.cat(found) if found else torch.zeros(0, dtype=torch.bool)

@@ -166,7 +166,8 @@ def rank(
         pool_labels: the oracle EPIG asks for the label of what it chose; without it, its online steps leave W alone.
         seed: of everything random.
         labelled: images that have labels already, of the pool or not, and the labels. EPIG learns them before it
-            chooses; every strategy leaves out those that are in the pool (equal features).
+            chooses; every strategy leaves out those that are in the pool (equal features, up to
+            rounding).
         exclude: rows of the pool that are not to be chosen.
         draws: of the parameters, for bald and epig.
         metric: by which targeted strategies and EPIG's candidates are near, "cosine" (expected) or "wasserstein".

@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,6 +28,7 @@ from bayesvlm.vlm import BayesVLM
 SCHEMA = 1
 _KIND, _SCHEMA, _FOR = "bayesvlm_calibration", "schema", "calibrated_for"
 _SETTINGS = ("tau", "structure", "covariance", "link")
+_LARGE = 1e300  # beyond it, a number of json is infinite or does not fit a tensor
 _COSINE_OFF, _STD_OFF = (
     0.01,
     0.05,
@@ -165,12 +167,12 @@ def load_calibration(path: str | Path, kind: str, entries: Sequence[str]) -> tup
     """
     path = _file(path, kind)
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
     except FileNotFoundError:
         raise BayesVLMError(
             f"{path} does not exist; name the file, or the folder, that {kind} were saved to."
         ) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BayesVLMError(f"{path} is not readable json ({error}); copy or make it again.") from None
     found = raw.get(_KIND) if isinstance(raw, dict) else None
     if found != kind:
@@ -178,11 +180,52 @@ def load_calibration(path: str | Path, kind: str, entries: Sequence[str]) -> tup
     if raw.get(_SCHEMA) != SCHEMA:
         raise BayesVLMError(f"{path} has schema {raw.get(_SCHEMA)!r}, this version reads {SCHEMA}; upgrade bayesvlm.")
     identity = ("model", "weights", "encoder", "settings", "classes", "prompts", "sample")
+    kept = raw.get(_FOR, {})
+    if not isinstance(kept, dict):
+        raise BayesVLMError(f"{path} is damaged ({_FOR} is {str(kept)[:40]}); copy or make it again.")
     missing = [name for name in (*entries, _FOR) if name not in raw]
-    missing += [name for name in identity if name not in raw.get(_FOR, {})]
+    missing += [name for name in identity if name not in kept]
     if missing:
         raise BayesVLMError(f"{path} has no entry {missing[0]!r}; it is incomplete, copy or make it again.")
-    return raw, cast(dict[str, Any], raw[_FOR])
+    wrong = next((name for name, right in _well_formed(kept).items() if not right), None)
+    if wrong is not None:
+        raise BayesVLMError(f"{path} is damaged ({wrong} is {str(kept[wrong])[:40]}); copy or make it again.")
+    return raw, cast(dict[str, Any], kept)
+
+
+def _no_number(word: str) -> float:
+    raise ValueError(f"{word} where a number belongs")
+
+
+def _well_formed(kept: Mapping[str, Any]) -> dict[str, bool]:
+    """Of each entry of `CalibratedFor.to_json`, whether it has the form that is written there."""
+    classes, prompts, sample = kept["classes"], kept["prompts"], kept["sample"]
+
+    def are_texts(value: Any) -> bool:
+        return isinstance(value, dict) and bool(value) and all(isinstance(text, str) for text in value.values())
+
+    def are_prompts(texts: Any) -> bool:
+        return isinstance(texts, list) and bool(texts) and all(isinstance(text, str) for text in texts)
+
+    def are_numbers(values: Any) -> bool:
+        return isinstance(values, list) and len(values) == classes and all(map(is_finite_number, values))
+
+    counted = isinstance(classes, int) and not isinstance(classes, bool) and classes > 0
+    named = isinstance(prompts, dict) and len(prompts) == classes and all(map(are_prompts, prompts.values()))
+    return {
+        "model": isinstance(kept["model"], str),
+        "weights": are_texts(kept["weights"]),
+        "encoder": kept["encoder"] is None or are_texts(kept["encoder"]),
+        "settings": isinstance(kept["settings"], dict),
+        "classes": counted,
+        "prompts": prompts is None or named,
+        "sample": isinstance(sample, dict) and all(are_numbers(sample.get(name)) for name in ("cosine", "std")),
+    }
+
+
+def is_finite_number(value: object) -> bool:
+    """Whether a value of a json file is a number that can be reckoned with."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGE
 
 
 def _file(path: str | Path, kind: str) -> Path:
@@ -229,15 +272,25 @@ def _check_classes(kept: Mapping[str, Any], made: CalibratedFor, what: str) -> N
                 f"{what} was calibrated for another class list: class {place} is {was!r} there and {now!r} here; leave "
                 "classes out, or calibrate again."
             )
-    for was, now in zip(then.texts, made.prompts.texts, strict=False):
-        if was != now:
-            raise BayesVLMError(f"{what} was calibrated with other prompts: {was!r} there, {now!r} here; use the same.")
+    for name, was_all, now_all in zip(then.names, _by_class(then), _by_class(made.prompts), strict=True):
+        for was, now in zip_longest(was_all, now_all):
+            if was != now:
+                there, here = ("no more" if text is None else repr(text) for text in (was, now))
+                raise BayesVLMError(
+                    f"{what} was calibrated with other prompts: {there} there, {here} here, of class {name!r}; use the "
+                    "same."
+                )
 
 
 def _by_name(prompts: ClassPrompts) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {name: [] for name in prompts.names}
+    return dict(zip(prompts.names, _by_class(prompts), strict=True))
+
+
+def _by_class(prompts: ClassPrompts) -> list[list[str]]:
+    """The prompts of each class."""
+    found: list[list[str]] = [[] for _ in prompts.names]
     for text, group in zip(prompts.texts, prompts.groups, strict=True):
-        found[prompts.names[group]].append(text)
+        found[group].append(text)
     return found
 
 

@@ -17,7 +17,7 @@ from bayesvlm.core.notebook import html_table
 from bayesvlm.core.prediction import Prediction
 from bayesvlm.predicting import predict
 from bayesvlm.prompts import ClassNames, Templates
-from bayesvlm.safety.calibrated import CalibratedFor, load_calibration, save_calibration
+from bayesvlm.safety.calibrated import CalibratedFor, is_finite_number, load_calibration, save_calibration
 from bayesvlm.safety.labels import Labels, multi_hot
 from bayesvlm.safety.precision import NEVER, ThresholdFit, check_share, fewest_images, precision_thresholds
 from bayesvlm.vlm import BayesVLM
@@ -116,7 +116,12 @@ class LabelThresholds:
         return self.apply(_prediction(self.calibrated_for, vlm.image_features(inputs, progress=progress)))
 
     def apply(self, prediction: Prediction) -> Tensor:  # [N, C] bool
-        """Which labels the inputs of a prediction carry: one of `classify`, or of `stream`, for the same classes."""
+        """Which labels the inputs of a prediction carry: one of `classify`, or of `stream`, for the same classes.
+
+        A prediction says how many classes it is of and what they are called, and that is checked; that it was made with
+        the model, posterior, tau, method and prompts of `calibrated_for` is up to the caller. Calling the thresholds on
+        inputs makes the prediction that they hold for.
+        """
         if prediction.probs.shape[1] != len(self):
             raise BayesVLMError(
                 f"The thresholds are of {len(self)} labels and the prediction of {prediction.probs.shape[1]} classes; "
@@ -174,14 +179,17 @@ class LabelThresholds:
         calibrated_for = CalibratedFor.from_json(kept, vlm, classes, templates, str(path))
         numbers, confidence = raw["validation"], raw["confidence"]
         try:
+            strange = [value for value in raw["thresholds"] if value is not None and not is_finite_number(value)]
+            if strange:
+                raise BayesVLMError(f"a threshold is {str(strange[0])[:40]}")
             values = [NEVER if value is None else value for value in raw["thresholds"]]
             thresholds = torch.tensor(values, dtype=torch.float64)
-            counts = [torch.tensor(numbers[name]) for name in ("positives", "flagged", "correct")]
+            counts = [torch.tensor(numbers[name], dtype=torch.long) for name in ("positives", "flagged", "correct")]
             check_choice("score", raw["score"], get_args(Score))
             precision = check_share("precision", raw["precision"])
             confidence = None if confidence is None else check_share("confidence", confidence)
             found = ThresholdFit(thresholds, check_count("images", numbers["images"]), *counts)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise BayesVLMError(f"{path} is damaged ({first_line(error)}); copy or make it again.") from None
         if any(part.shape != (kept["classes"],) for part in (thresholds, *counts)):
             raise BayesVLMError(

@@ -19,7 +19,7 @@ from bayesvlm.core.prediction import Prediction
 from bayesvlm.core.settings import Link
 from bayesvlm.predicting import Method, check_method
 from bayesvlm.prompts import ClassNames, ClassPrompts, Templates
-from bayesvlm.serving.estimator_inputs import images_of, pairs_of
+from bayesvlm.serving.estimator_inputs import images_of, pairs_of, table_of
 from bayesvlm.vlm import BayesVLM
 
 try:
@@ -226,6 +226,15 @@ class BayesianZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignor
                 "y holds numbers, and the images show that they count the names in alphabetical order, which is how "
                 "scikit-learn encodes string labels; pass classes in alphabetical order, too: sorted(classes)."
             )
+        if space.ambiguous:
+            warnings.warn(
+                "y holds numbers and the classes are names out of alphabetical order: the numbers are taken to count "
+                "the names as given, but those that cross_val_predict, VotingClassifier or LabelEncoder make of string "
+                "labels count them in alphabetical order; pass classes as {number: name} to say which is meant, or "
+                "sorted(classes).",
+                BayesVLMWarning,
+                stacklevel=3,
+            )
         if tunable:
             vlm.tune(features, torch.from_numpy(columns), texts, progress=self.verbose)
 
@@ -234,7 +243,7 @@ class BayesianZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignor
         images = images_of(X)
         if images is not None:
             return images
-        table = validate_data(self, X, reset=reset, dtype=[np.float64, np.float32])
+        table = validate_data(self, table_of(X), reset=reset, dtype=[np.float64, np.float32])
         return Features(torch.tensor(table))
 
 

@@ -8,6 +8,7 @@ from numbers import Number
 from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image
 from torch import Tensor
 
@@ -33,7 +34,7 @@ def images_of(X: Any) -> Any:
     if hasattr(X, "columns"):  # a DataFrame of pandas or polars
         return _of_table(X)
     if isinstance(X, Tensor):
-        X = X.detach().cpu().numpy()
+        X = array_of(X)
     elif hasattr(X, "to_numpy"):  # a Series
         X = X.to_numpy()
     if isinstance(X, list | tuple):
@@ -41,6 +42,21 @@ def images_of(X: Any) -> Any:
     if isinstance(X, Mapping) or not hasattr(X, "__array__"):  # what a processor made; a data set, a generator
         return None if hasattr(X, "toarray") else X  # which is sparse
     return _of_array(np.asarray(X))
+
+
+def array_of(tensor: Tensor) -> np.ndarray[Any, Any]:
+    """A tensor for numpy, which has no bfloat16."""
+    kept = tensor.detach().cpu()
+    return np.asarray((kept.float() if kept.dtype == torch.bfloat16 else kept).numpy())
+
+
+def table_of(X: Any) -> Any:
+    """A table of activations for scikit-learn's check: tensors, also in a list, become arrays."""
+    if isinstance(X, Tensor):
+        return array_of(X)
+    if isinstance(X, list | tuple):
+        return [array_of(row) if isinstance(row, Tensor) else row for row in X]
+    return X
 
 
 def pairs_of(X: Any) -> Any:

@@ -78,7 +78,8 @@ class LabelSpace:
         """Whether numbers mean names in alphabetical order, judged by what the model sees in the images.
 
         `cross_val_predict` and the ensembles of scikit-learn put such numbers in the place of string labels. Only a
-        difference of three standard errors counts.
+        difference of three standard errors counts, so that few images, or a model that sees little in them, show
+        nothing: `ambiguous` is what decides whether to warn.
         """
         if not self.ambiguous:
             return False

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
 import os
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,6 +26,7 @@ Kind = Literal["one", "list", "stream"]
 
 MOST_BYTES = 64 * 2**20
 """Of a file behind an address; a photograph has a few million."""
+CHUNK = 2**16  # bytes of it that are read at once
 
 _ONE = (Image.Image, str, os.PathLike, bytes, bytearray, memoryview)
 _ALONE = 3  # axes of an image, at most
@@ -58,7 +61,7 @@ class Sources:
 
     Args:
         addresses: whether web addresses are fetched.
-        timeout: seconds to wait for one.
+        timeout: seconds to wait for one: for the connection and each part of its headers, and for the whole of it.
     """
 
     addresses: bool = False
@@ -93,12 +96,16 @@ class Sources:
                 f"{called} is a web address, and this pipeline fetches none: download it and pass the file's path or "
                 "its bytes, or make the pipeline with allow_urls=True."
             )
+        late_at = math.inf if self.timeout is None else time.monotonic() + self.timeout
         try:
             with _OPENER.open(address, timeout=self.timeout) as response:
-                content: bytes = response.read(MOST_BYTES + 1)
+                content = _read(response, late_at)
         except Exception as error:  # of the address, the network, the protocol, the other side: many types
             reason = getattr(error, "reason", None) or error
-            said = f"{error.code} {reason}" if isinstance(error, urllib.error.HTTPError) else str(reason)
+            said = str(reason)
+            if isinstance(error, urllib.error.HTTPError):
+                said = f"{error.code} {reason}"
+                error.close()  # it is the response, with its connection
             late = isinstance(error, TimeoutError) or isinstance(reason, TimeoutError)
             said = f"no answer within {self.timeout} seconds" if late else first_line(Exception(said))
             raise BayesVLMError(f"{called} cannot be fetched ({said}); check the address, or leave it out.") from None
@@ -107,6 +114,20 @@ class Sources:
                 f"{called} is larger than {MOST_BYTES // 2**20} MiB; download it and pass the file's path."
             )
         return content
+
+
+def _read(response: Any, late_at: float) -> bytes:
+    """What an address answers, up to a byte more than is taken, a chunk at a time.
+
+    The timeout of a socket is for each read by itself, so that a byte now and then would hold it open for hours.
+    """
+    chunks, size = [], 0
+    while size <= MOST_BYTES and (chunk := response.read1(min(CHUNK, MOST_BYTES + 1 - size))):
+        chunks.append(chunk)
+        size += len(chunk)
+        if time.monotonic() > late_at:
+            raise TimeoutError
+    return b"".join(chunks)
 
 
 def _opener() -> urllib.request.OpenerDirector:
