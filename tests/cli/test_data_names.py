@@ -74,7 +74,7 @@ def test_fit_and_tune_and_select_take_folders_below_the_root(run: Run, tmp_path:
     assert code == 0, err
     assert json.loads(out)["images"] == len(thinned("openmoji-black"))
     classes = ",".join(sorted({path.name.replace("_", " ") for path in Path("root/drawn").iterdir()}))
-    asked = ("--classes", classes, "--template", "{c}", "--budget", 3, "--root", "root", "--labelled")
+    asked = ("--classes", classes, "--template", "{c}", "--budget", 3, "--root", "root", "--oracle")
     code, _, err = run("select", "posterior", "--pool", "drawn", "--target", "validation", *asked)
     assert code == 0, err
     chosen = list(csv.DictReader(Path("to-label.csv").read_text().splitlines()))

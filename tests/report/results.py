@@ -23,5 +23,5 @@ def scores(seed: int, sharpness: float = 3.0, shift: float = 0.0, n: int = 200, 
 
 
 def result(data: str, methods: Mapping[str, Scores], model: str = "some-model", classes: int = 7) -> Result:
-    inputs = {"model": {"name": model}, "data": {"name": data}}
+    inputs = {"model": {"name": model}, "data": {"name": data, "template": "{c}"}}
     return Result(inputs, {"images": 200, "classes": classes}, methods)

@@ -37,6 +37,7 @@ def test_the_page_shows_all_of_it(results: list[Result]) -> None:
     for sentence in verdicts(results):
         assert sentence in html
     assert "3 ways to predict (plain, temperature, Bayes)" in lead(results)
+    assert "Prompts: '{c}' for new, old." in lead(results)
 
 
 def test_verdicts_are_those_of_the_paired_tests(results: list[Result]) -> None:

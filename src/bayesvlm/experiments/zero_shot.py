@@ -126,7 +126,7 @@ class Result:
             }
             scores = {name: Scores(found, columns.get(f"{name}/voted")) for name, found in outcomes.items()}
             result = cls(written["inputs"], written["facts"], scores)
-            known = (result.model, result.data, result.facts["classes"], result.facts["skipped"])
+            known = (result.model, result.data, result.templates, result.facts["classes"], result.facts["skipped"])
             if not scores or None in known:
                 raise KeyError("methods")
         except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
