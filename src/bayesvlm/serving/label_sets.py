@@ -20,7 +20,7 @@ from bayesvlm.prompts import PLACES, ClassNames, ClassPrompts, Templates
 from bayesvlm.vlm import BayesVLM
 
 DRAWS_BYTES = 2**28
-"""Of the draws of all label sets together that are kept: seven of 128 labels of a ViT-B/32, or hundreds of long ones."""
+"""Of the draws of all label sets together: seven of 128 labels of a ViT-B/32, or hundreds of long ones."""
 _encoding = threading.Lock()
 """Texts are encoded by one thread at a time: the tokenizers of transformers keep settings between calls."""
 
