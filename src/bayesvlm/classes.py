@@ -53,7 +53,14 @@ def label_indices(
         if unknown:
             raise BayesVLMError(f"Labels {unknown[:5]} are not among the {len(names)} classes; spell them alike.")
         return torch.tensor([index[str(label)] for label in labels])
-    target = torch.as_tensor(labels)
+    try:
+        target = torch.as_tensor(labels)
+    except (TypeError, ValueError, RuntimeError):  # whatever torch makes of None, of names among numbers, of objects
+        place = next((i for i, label in enumerate(labels) if not hasattr(label, "__index__")), 0)
+        raise BayesVLMError(
+            f"labels[{place}] is {str(labels[place])[:60]!r}, a {type(labels[place]).__name__}; give every input one "
+            "label, all of them class names or all of them indices."
+        ) from None
     if target.is_floating_point() or target.ndim != 1:
         raise BayesVLMError(
             f"labels must be integers [N] or class names, got {target.dtype} of shape {list(target.shape)}."

@@ -116,6 +116,8 @@ def test_what_is_excluded_is_never_chosen(vlm: BayesVLM, asked: tuple, strategy:
         ({"exclude": [-1]}, "exclude has rows from -1 to -1"),
         ({"exclude": torch.ones(POOL, dtype=torch.bool)}, "exclude is torch.bool of shape"),
         ({"exclude": [0.5]}, "exclude is torch.float32"),
+        ({"exclude": ["a"]}, r"exclude is \"\['a'\]\", a list; give a list of whole numbers"),
+        ({"exclude": 3}, "exclude is '3', a int; give a list of whole numbers"),
         ({"exclude": range(POOL - 2)}, "the pool has 30 items, 28 of them labelled or excluded already; choose at mo"),
         ({"labelled": (Features(normal(2, 8, seed=1)), [0])}, "There are 2 inputs and 1 labels"),
         ({"labelled": (Features(normal(2, 8, seed=1)), [0, 4])}, "Labels run from 0 to 4, but there are 4 classes"),

@@ -92,6 +92,8 @@ def test_labels_lower_the_outlook_and_no_labels_do_not(vlm: BayesVLM) -> None:
     everything = outlook(vlm, pool[:10], target, classes, (pool[:10], labels[:10]))
     assert everything.now == 0, "nothing is left"
     left_out = outlook(vlm, pool, target, classes, (pool[:5], labels[:5]), exclude=range(5, 60))
+    with pytest.raises(BayesVLMError, match="All 60 images of the pool are excluded"):
+        outlook(vlm, pool, target, classes, exclude=range(60))
     assert left_out.now == 0
 
 

@@ -67,3 +67,16 @@ def test_what_it_refuses(case: str) -> None:
 def test_names_need_class_names() -> None:
     with pytest.raises(BayesVLMError, match="classes are Features"):
         multi_hot([["cat"]], None, 1, 3)
+
+
+def test_numbers_without_axes() -> None:
+    expected = multi_hot([2, 0], NAMES, 2, 3)
+    for make in (torch.tensor, np.array):
+        assert torch.equal(multi_hot([make(2), make(0)], NAMES, 2, 3), expected)
+        assert torch.equal(multi_hot([make(2), [0]], NAMES, 2, 3), expected)
+
+
+@pytest.mark.parametrize("labels", [[None, None], [0, None], [1, "cat"], [object(), 1]])
+def test_what_is_no_label(labels: list[Any]) -> None:
+    with pytest.raises(BayesVLMError, match=r"labels\[[01]\] is '.*; give every input one label"):
+        multi_hot(labels, NAMES, 2, 3)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from datetime import date
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -372,6 +373,18 @@ def test_columns_that_are_not_in_alphabetical_order_are_announced(emoji: BayesVL
         classifier.fit(drawings.features, drawings.names)
         clone(classifier).set_params(classes=sorted(drawings.classes)).fit()
         clone(classifier).set_params(classes=dict(enumerate(drawings.classes))).fit()
+
+
+@pytest.mark.parametrize("keys", [(0, "b"), (0, None), (None, "b"), ((0, 1), (0, 2)), (0, float("nan")), (1j, 2j)])
+def test_labels_of_classes_are_of_one_kind(emoji: BayesVLM, keys: tuple[Any, Any]) -> None:
+    with pytest.raises(BayesVLMError, match=r"The labels in classes are .*all as numbers or all as names"):
+        BayesianZeroShotClassifier(emoji, dict(zip(keys, ("dog", "cat"), strict=True))).fit()
+
+
+@pytest.mark.parametrize("keys", [(2.5, 1), (True, False), (np.int64(3), 1), (date(2026, 2, 1), date(2026, 1, 1))])
+def test_labels_of_classes_may_be_numbers_or_what_has_an_order(emoji: BayesVLM, keys: tuple[Any, Any]) -> None:
+    classifier = BayesianZeroShotClassifier(emoji, dict(zip(keys, ("dog", "cat"), strict=True))).fit()
+    assert classifier.classes_.tolist() == sorted(keys)
 
 
 @pytest.mark.filterwarnings("default:y holds numbers and")

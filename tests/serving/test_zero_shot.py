@@ -22,8 +22,10 @@ from transformers.pipelines.pt_utils import KeyDataset
 
 from bayesvlm import BayesVLM, world
 from bayesvlm.core.errors import BayesVLMError, BayesVLMWarning
+from bayesvlm.core.marginal import TextDraws
 from bayesvlm.embedded import embedded_model
-from bayesvlm.serving import ZeroShotImageClassificationPipeline, pipeline
+from bayesvlm.serving import ZeroShotImageClassificationPipeline, label_sets, pipeline
+from bayesvlm.serving.label_sets import LabelSets
 
 LABELS = ["grinning face", "house", "banana", "dog", "rocket", "umbrella", "bicycle"]
 TEMPLATE = "This is a photo of {}."
@@ -460,6 +462,30 @@ def test_labels_are_encoded_once(vlms: dict[str, BayesVLM], images: list[Image.I
     again = made(images[0], candidate_labels=LABELS, epistemic=False)
     assert sum(counted) == 3 * len(LABELS) + 3, "the first was the one asked for longest ago"
     assert again == first
+
+
+def test_draws_of_many_lists_are_bounded_in_bytes(vlms: dict[str, BayesVLM], monkeypatch: pytest.MonkeyPatch) -> None:
+    vlm = vlms["emoji-clip"]
+    lists = [["banana", "house"], ["dog", "cat"], ["sun", "moon"], ["car", "bus"]]
+
+    def kept(sets: LabelSets) -> list[bool]:
+        return ["draws" in sets.of(names, None, drawn=False).__dict__ for names in lists]
+
+    sets = LabelSets(vlm, TextDraws(vlm.posterior["text"], vlm.text, 16, 0), 32)
+    draws = [sets.of(names, None, drawn=True).draws for names in lists]
+    assert kept(sets) == [True] * 4
+    one = draws[0].own_bytes
+    assert one >= 4 * 16 * vlm.text.embedding_width * 2, "S d C numbers of float32"
+    monkeypatch.setattr(label_sets, "DRAWS_BYTES", 2 * one)
+    sets = LabelSets(vlm, TextDraws(vlm.posterior["text"], vlm.text, 16, 0), 32)
+    encoded = [sets.of(names, None, drawn=True) for names in lists]
+    assert kept(sets) == [False, False, True, True]
+    again = sets.of(lists[0], None, drawn=True)
+    assert again is encoded[0], "only the draws were forgotten"
+    torch.testing.assert_close(again.draws.table, draws[0].table)
+    monkeypatch.setattr(label_sets, "DRAWS_BYTES", 0)
+    assert "draws" in sets.of(["tree", "leaf"], None, drawn=True).__dict__, "those asked for last are always there"
+    assert kept(sets) == [False] * 4
 
 
 def test_labels_that_look_alike_are_kept_apart(pipe: Any, images: list[Image.Image]) -> None:

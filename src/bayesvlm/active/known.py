@@ -76,9 +76,16 @@ class Known:
 def _chosen_rows(rows: Sequence[int] | Tensor | None, count: int) -> Tensor:  # [N]
     """Indices as a mask."""
     mask = torch.zeros(count, dtype=torch.bool)
-    if rows is None or len(rows) == 0:
+    if rows is None:
         return mask
-    indices = torch.as_tensor(rows).cpu()
+    try:
+        if len(rows) == 0:
+            return mask
+        indices = torch.as_tensor(rows).cpu()
+    except (TypeError, ValueError, RuntimeError):  # whatever torch makes of names and of objects
+        raise BayesVLMError(
+            f"exclude is {str(rows)[:60]!r}, a {type(rows).__name__}; give a list of whole numbers, rows of the pool."
+        ) from None
     if indices.ndim != 1 or indices.is_floating_point() or indices.dtype == torch.bool:
         raise BayesVLMError(
             f"exclude is {indices.dtype} of shape {list(indices.shape)}; give whole numbers, rows of the pool."

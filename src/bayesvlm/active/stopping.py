@@ -142,6 +142,11 @@ def outlook(
     options = options or Epig()
     pool, target, texts = vlm.image_features(pool), vlm.image_features(target), vlm.class_features(classes, templates)
     known = Known.of(vlm, pool, labelled, exclude, class_names(classes), len(texts))
+    if bool(known.excluded.all()):
+        raise BayesVLMError(
+            f"All {len(pool)} images of the pool are excluded, so that there is no label to expect anything of; leave "
+            "some in."
+        )
     generator = torch.Generator().manual_seed(seed)
     near = candidates(vlm, pool, target, known, 1, "cosine", options, generator, keep_labelled=True)
     left = near[~known.taken[near]]

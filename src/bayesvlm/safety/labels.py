@@ -35,7 +35,7 @@ def multi_hot(labels: Labels, names: tuple[str, ...] | None, inputs: int, classe
             f"labels={str(labels)[:60]!r}, a {type(labels).__name__}; give the labels of each image, as names or "
             f"indices, or a matrix [{inputs}, {classes}] of 0 and 1."
         )
-    given: list[Any] = list(labels)
+    given: list[Any] = [row.item() if isinstance(row, np.ndarray | Tensor) and row.ndim == 0 else row for row in labels]
     if not any(_several(row) for row in given):
         return functional.one_hot(label_indices(given, names, inputs, classes), classes).bool()
     if len(given) != inputs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -109,7 +110,7 @@ def label_space(classes: Any, names: tuple[str, ...] | None, y: Labels | None) -
     """
     keys = list(classes) if isinstance(classes, Mapping) else names
     if keys is not None and not all(isinstance(key, str) for key in keys):
-        return _sorted(np.array(keys), names)
+        return _sorted(_scalar_keys(keys), names)
     if y is not None and _are_names(y):
         if names is None:
             raise BayesVLMError("y holds names, but the classes are Features, which have none; pass integers from 0.")
@@ -119,6 +120,24 @@ def label_space(classes: Any, names: tuple[str, ...] | None, y: Labels | None) -
         return LabelSpace(places if names is None else np.array(names), places, names)
     numbers = places.astype(y.dtype)
     return LabelSpace(numbers if (numbers == places).all() else places, places, names, indexed=True)
+
+
+def _scalar_keys(keys: Sequence[Any]) -> Labels:
+    """Labels that are no names as an array, if they are of one kind and have an order, as columns need."""
+    array, kinds = None, {Real if isinstance(key, Real) else type(key) for key in keys}
+    if len(kinds) == 1 and all(key == key for key in keys):  # which NaN is not
+        try:
+            sorted(keys)
+            array = np.array(keys)
+        except (TypeError, ValueError):  # no order; a ragged array
+            array = None
+    if array is None or array.ndim != 1:
+        shown = ", ".join(repr(key)[:40] for key in keys[:5])
+        raise BayesVLMError(
+            f"The labels in classes are {shown}{', ...' * (len(keys) > 5)}; give the keys of {{label: name}} all as "
+            "numbers or all as names, so that columns have an order."
+        )
+    return array
 
 
 def named_after(y: Labels | None, templates: Any) -> dict[Any, str]:

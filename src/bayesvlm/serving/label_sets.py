@@ -19,6 +19,8 @@ from bayesvlm.core.marginal import ClassDraws, TextDraws
 from bayesvlm.prompts import PLACES, ClassNames, ClassPrompts, Templates
 from bayesvlm.vlm import BayesVLM
 
+DRAWS_BYTES = 2**28
+"""Of the draws of all label sets together: seven of 128 labels of a ViT-B/32, or hundreds of long ones."""
 _encoding = threading.Lock()
 """Texts are encoded by one thread at a time: the tokenizers of transformers keep settings between calls."""
 
@@ -54,7 +56,7 @@ class LabelSets:
     Args:
         vlm: the model.
         text_draws: of its text projection; None to do without the posterior.
-        most: how many are kept.
+        most: how many are kept. Of their draws, those of the last ones that fit `DRAWS_BYTES`.
     """
 
     def __init__(self, vlm: BayesVLM, text_draws: TextDraws | None, most: int) -> None:
@@ -96,7 +98,17 @@ class LabelSets:
             self._kept.move_to_end(key)
             while len(self._kept) > self._most:
                 self._kept.popitem(last=False)
+            self._forget_draws()
         return found
+
+    def _forget_draws(self) -> None:
+        """Keep the draws of the sets that were asked for last, as many as fit; others are drawn anew when asked for."""
+        total = 0
+        for place, each in enumerate(reversed(self._kept.values())):
+            draws = each.__dict__.get("draws")
+            total += 0 if draws is None else draws.own_bytes
+            if place and total > DRAWS_BYTES:
+                each.__dict__.pop("draws", None)
 
     def _encoded(self, labels: ClassNames, templates: Templates | None) -> LabelSet:
         names = ClassPrompts.of(labels, templates).names
