@@ -186,8 +186,62 @@ def test_a_folder_and_a_table_that_name_the_same_files(run: Run) -> None:
     assert (code, f"and {other!r} in another; decide on one" in err) == (2, True)
 
 
+def test_labels_may_be_numbers_synonyms_and_ids(run: Run) -> None:
+    def learnt(labels: str, names: str, out: str) -> Any:
+        asked = ("--classes-file", names, "--template", "{c}", "--epochs", 1, "--json", "-o", out)
+        return run("finetune", "emoji-clip", labels, *asked).json["classes"]
+
+    def written(file: str, label: Any) -> str:
+        rows = [f"{image},{label(CLASSES.index(truth(image)))}" for image in pool()[::4]]
+        Path(file).write_text("\n".join(["image,label", *rows]))
+        return file
+
+    expected = learnt("labels.csv", "names.txt", "named")
+    assert sum(expected.values()) == 9
+    assert learnt(written("numbers.csv", str), "names.txt", "numbers") == expected
+    Path("synonyms.txt").write_text("\n".join(f"{name}|{name} game" for name in CLASSES))
+    assert learnt(written("games.csv", lambda label: f"{CLASSES[label]} game"), "synonyms.txt", "synonyms") == expected
+    ids = [f"k{number}_{name[:2]},{name}" for number, name in enumerate(CLASSES)]
+    Path("ids.csv").write_text("\n".join(["label,name", *reversed(ids)]))
+    by_id = written("by-id.csv", lambda label: ids[label].partition(",")[0])
+    assert learnt(by_id, "ids.csv", "ids") == expected
+    assert learnt("labels.csv", "ids.csv", "names-beside-ids") == expected
+    options = ("select", "emoji-clip", *POOL, "-n", 3, "--template", "{c}", "--json", "--classes-file")
+    for number, (labels, names) in enumerate({"numbers.csv": "names.txt", by_id: "ids.csv"}.items()):
+        chosen = run(*options, names, "--labelled", labels, "-o", f"{number}.csv").json
+        assert chosen["outlook"]["labels"] == 9
+    code, _, err = run("finetune", "emoji-clip", "numbers.csv", "--classes-file", "ids.csv", "-o", "no")
+    assert (code, "numbers.csv has the label '0', which is not among the 6 classes of ids.csv" in err) == (2, True)
+
+
+def test_folders_may_be_numbers_and_ids(run: Run) -> None:
+    for path in sorted(Path("checked").rglob("*.png")):
+        number = CLASSES.index(path.parent.name.replace("_", " "))
+        for folder in (f"numbered/{number + 1}", f"coded/n0000000{number}"):
+            Path(folder).mkdir(parents=True)
+            (Path(folder) / path.name).symlink_to(path.resolve())
+    Path("ids.csv").write_text("\n".join(["folder,name", *(f"n0000000{n},{name}" for n, name in enumerate(CLASSES))]))
+    for folder, names in {"./checked": "names.txt", "./numbered": "names.txt", "./coded": "ids.csv"}.items():
+        options = ("--classes-file", names, "--template", "{c}", "--epochs", 1, "--overwrite")
+        assert run("finetune", "emoji-clip", folder, *options, "--json").json["images"] == 6
+        both = run(
+            "finetune", "emoji-clip", folder, "./checked", *options
+        )  # other labels of the same files are refused
+        assert both.code == 0, both.err
+    Path("others.txt").write_text("\n".join(f"other {number}" for number in range(6)))
+    code, _, err = run("finetune", "emoji-clip", "./checked", "--classes-file", "others.txt", "-o", "no")
+    assert (code, "checked has the label 'baseball', which is not among the 6 classes of others.txt" in err) == (
+        2,
+        True,
+    )
+
+
 REFUSED = {
-    "other labels": (["archive/a.png,cat"], (), "labels.csv has the label 'cat' not among the 6 classes (soccer ball"),
+    "other labels": (
+        ["archive/a.png,cat"],
+        (),
+        "labels.csv has the label 'cat', which is not among the 6 classes of names.txt (soccer ball",
+    ),
     "no image": (["gone.png,tennis", "there.png,bowling"], (), "None of the 2 labelled images of labels.csv can be"),
     "no labels": (["gone.png,"], (), "labels.csv lists 1 images and none of them has a label"),
     "one class": (None, (), "labelled images of labels.csv that can be read are of the class 'tennis'"),
@@ -290,7 +344,7 @@ def test_a_seed_set_from_outside_the_pool(run: Run) -> None:
 
 def test_an_image_in_two_seed_files_is_learnt_once(run: Run) -> None:
     seeds = sorted(Path("checked").rglob("*.png"))
-    for file, images in {"a.csv": seeds[:3] + [Path(pool()[0])], "b.csv": seeds[2:4] + [Path(pool()[0])]}.items():
+    for file, images in {"a.csv": [*seeds[:3], Path(pool()[0])], "b.csv": [*seeds[2:4], Path(pool()[0])]}.items():
         named = [path if path.parts[0] == "archive" else path.resolve() if file == "b.csv" else path for path in images]
         rows = [f"{path},{truth(str(path)) if path.parts[0] == 'archive' else path.parent.name}" for path in named]
         Path(file).write_text("\n".join(["image,label", *rows]))
@@ -309,7 +363,7 @@ def test_an_image_in_two_seed_files_is_learnt_once(run: Run) -> None:
     [
         (("--labelled", "gone.csv"), "gone.csv"),
         (("--labelled", "--oracle"), "--labelled takes a file of labels and got --oracle"),
-        (("--labelled", "names.csv"), "names.csv has the label 'cat' not among the 6 classes"),
+        (("--labelled", "names.csv"), "names.csv has the label 'cat', which is not among the 6 classes"),
         (("--exclude", "gone.csv"), "gone.csv"),
         (("--exclude", "labels.csv", "-n", 42), "of them labelled or excluded already; choose at most"),
         (("--worth", 0), "--worth=0.0; it must be a finite number above zero"),

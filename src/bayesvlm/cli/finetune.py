@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 
     from bayesvlm.active.rounds import Rounds
     from bayesvlm.core.features import Features
+    from bayesvlm.data.labelled.class_names import ClassNames
     from bayesvlm.vlm import BayesVLM
 
 
@@ -108,7 +108,7 @@ def finetune(
     from bayesvlm.active.stopping import WORTH
     from bayesvlm.artifacts.destination import posterior_destination
     from bayesvlm.cli.labelled import joined, labelled_source
-    from bayesvlm.cli.prompts import A_PHOTO, templates_given
+    from bayesvlm.cli.prompts import A_PHOTO, class_names, templates_given, to_ask_for
     from bayesvlm.core.errors import BayesVLMError, BayesVLMWarning, check_choice, check_positive
     from bayesvlm.data import SkippedImages
     from bayesvlm.data.cache import FeatureCache
@@ -124,11 +124,13 @@ def finetune(
     context.with_resource(posterior_destination(out, overwrite))
     earlier = None if previous is None else Rounds.load(previous)
     skipped = SkippedImages(strict)
-    sources = [labelled_source(name, root, skipped) for name in labels]
-    held = None if validation is None else labelled_source(validation, root, skipped)
-    called, occurring = ", ".join(labels), sorted({name for source in sources for name in source.classes})
+    stated = None if classes is None and classes_file is None else class_names(classes, classes_file)
+    sources = [labelled_source(name, root, skipped, stated) for name in labels]
+    held = None if validation is None else labelled_source(validation, root, skipped, stated)
+    called = ", ".join(labels)
+    known = stated or _occurring(sorted({name for source in sources for name in source.classes}), called)
     prompts = templates_given(template, templates, A_PHOTO)
-    asked = ClassPrompts.of(_classes(classes, classes_file, occurring, called), prompts)
+    asked = ClassPrompts.of(to_ask_for(known), prompts)
     names = list(asked.names)
     vlm = BayesVLM.from_pretrained(posterior, model=model, device=device, strict=strict)
     _ = vlm.factors  # nothing is encoded for a model without a posterior
@@ -138,8 +140,8 @@ def finetune(
             "from the posterior before, with all labels"
         )
     encoder = FeatureStore(vlm, FeatureCache(cache))
-    images = joined([source.encode(encoder, names, skipped) for source in sources], names)
-    checked = None if held is None else held.encode(encoder, names, skipped)
+    images = joined([source.encode(encoder, known, skipped) for source in sources], names)
+    checked = None if held is None else held.encode(encoder, known, skipped)
     if skipped.reasons:
         remark(str(skipped))
     counts = Counter(names[label] for label in images.labels)
@@ -155,15 +157,15 @@ def finetune(
     elif both := set(images.places) & set(checked.places):
         remark(f"{len(both)} of the validation images are among the labelled ones, so that the figures flatter")
     texts = encoder.classes(asked)
-    known = None if checked is None else (checked.features, checked.labels)
+    truth = None if checked is None else (checked.features, checked.labels)
     start = vlm
     with warnings.catch_warnings():
-        if tune and known is not None:
-            start = vlm.copy().tune(*known, texts)
+        if tune and truth is not None:
+            start = vlm.copy().tune(*truth, texts)
             warnings.simplefilter("ignore", BayesVLMWarning)  # what there is to say of the grid is said once
-        adapted = train(start, images.features, images.labels, texts, known, lr, seed, epochs=epochs, method=method)  # type: ignore[arg-type]
-        if tune and known is not None:
-            adapted = adapted.tune(*known, texts)
+        adapted = train(start, images.features, images.labels, texts, truth, lr, seed, epochs=epochs, method=method)  # type: ignore[arg-type]
+        if tune and truth is not None:
+            adapted = adapted.tune(*truth, texts)
     facts: dict[str, Any] = {
         "labels": labels, "classes": names, "templates": prompts, "lr": lr, "epochs": epochs, "seed": seed,
         "method": method, "validation": validation,
@@ -208,13 +210,11 @@ def finetune(
     emit(result, text, as_json)
 
 
-def _classes(listed: str | None, file: Path | None, occurring: list[str], source: str) -> Sequence[str | Sequence[str]]:
-    """The classes that are named, or else those of the labels."""
-    from bayesvlm.cli.prompts import read_classes
+def _occurring(occurring: list[str], source: str) -> ClassNames:
+    """The labels as the classes, where none are named."""
     from bayesvlm.core.errors import BayesVLMError
+    from bayesvlm.data.labelled.class_names import ClassNames
 
-    if listed is not None or file is not None:
-        return read_classes(listed, file)
     if len(occurring) < 2:
         raise BayesVLMError(
             f"All labels of {source} are {', '.join(map(repr, occurring))}; there is nothing to tell apart, so label "
@@ -224,7 +224,7 @@ def _classes(listed: str | None, file: Path | None, occurring: list[str], source
         f"the {len(occurring)} labels that occur are the classes ({_few(occurring)}); if there are more, name all of "
         "them with --classes-file"
     )
-    return occurring
+    return ClassNames(source, tuple((name,) for name in occurring))
 
 
 def _few(names: list[str]) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from bayesvlm.core.features import Features
     from bayesvlm.data import SkippedImages
+    from bayesvlm.data.labelled.class_names import ClassNames
     from bayesvlm.data.labelled.label_files import LabelRow
     from bayesvlm.data.labelled.samples import LabelledSet
     from bayesvlm.experiments.feature_store import FeatureStore
@@ -39,20 +40,44 @@ class LabelledSource(Protocol):
     def classes(self) -> list[str]:
         """The labels that occur."""
 
-    def encode(self, encoder: FeatureStore, names: Sequence[str], skipped: SkippedImages) -> LabelledImages:
-        """The images, their labels as indices into `names`."""
+    def encode(self, encoder: FeatureStore, names: ClassNames, skipped: SkippedImages) -> LabelledImages:
+        """The images, their labels as indices into the classes."""
 
 
-def labelled_source(given: str, root: Path | None, skipped: SkippedImages) -> LabelledSource:
-    """A file of labels, or a folder of class folders or a set that `resolve` knows."""
-    from bayesvlm.data import resolve
+def labelled_source(given: str, root: Path | None, skipped: SkippedImages, names: ClassNames | None) -> LabelledSource:
+    """A file of labels, or a folder of class folders or a set that `resolve` knows, under the names for its classes."""
     from bayesvlm.data.labelled.label_files import is_label_file
     from bayesvlm.data.names import own_path
 
     path = own_path(given)
     if is_label_file(path) and not path.is_dir():
         return _File(given, labelled_rows(path, root))
-    return _Set(resolve(given, root=root).open(strict=skipped.strict))
+    return _Set(_opened(given, root, skipped.strict, names))
+
+
+def _opened(given: str, root: Path | None, strict: bool, names: ClassNames | None) -> LabelledSet:
+    """A set under the names where its ids or numbers have some; under its own where it is spelt as the names are.
+
+    Other than in `eval`, a list is not put on folders by their order alone: a set need not have all classes here.
+    """
+    from bayesvlm.core.errors import BayesVLMError
+    from bayesvlm.data import resolve
+    from bayesvlm.data.labelled.listed import ListedImages
+    from bayesvlm.data.labelled.renamed import images_of
+
+    source = resolve(given, root=root)
+    if names is None:
+        return source.open(strict=strict)
+    try:
+        data = source.open(strict=strict, classes=names)
+    except BayesVLMError as misfit:
+        try:
+            return source.open(strict=strict)
+        except BayesVLMError:
+            raise misfit from None
+    own = images_of(data)
+    said = names.ids is not None or isinstance(own, ListedImages) or all(map(str.isdecimal, own.classes))
+    return data if said else own
 
 
 def joined(parts: Sequence[LabelledImages], names: Sequence[str]) -> LabelledImages:
@@ -98,23 +123,6 @@ def labelled_rows(file: Path, root: Path | None) -> list[LabelRow]:
     return found
 
 
-def label_places(labels: Sequence[str], names: Sequence[str], source: str) -> list[int]:
-    """Each label's place among the classes; spelt alike, or as a folder's name with underscores for spaces."""
-    from bayesvlm.core.errors import BayesVLMError
-    from bayesvlm.data.labelled.folders import spaced
-
-    index = {name: place for place, name in enumerate(names)}
-    found = [index.get(label, index.get(spaced(label))) for label in labels]
-    unknown = list(dict.fromkeys(label for label, place in zip(labels, found, strict=True) if place is None))
-    if unknown:
-        more = f", and {len(unknown) - 1} more," if len(unknown) > 1 else ""
-        raise BayesVLMError(
-            f"{source} has the label {unknown[0]!r}{more} not among the {len(names)} classes "
-            f"({', '.join(names[:5])}{', ...' if len(names) > 5 else ''}); spell them alike, or name the class too."
-        )
-    return [place for place in found if place is not None]
-
-
 @dataclass(frozen=True)
 class _File:
     given: str
@@ -124,8 +132,8 @@ class _File:
     def classes(self) -> list[str]:
         return sorted({row.label for row in self.rows if row.label is not None})
 
-    def encode(self, encoder: FeatureStore, names: Sequence[str], skipped: SkippedImages) -> LabelledImages:
-        places = label_places([row.label or "" for row in self.rows], names, self.given)
+    def encode(self, encoder: FeatureStore, names: ClassNames, skipped: SkippedImages) -> LabelledImages:
+        places = names.places([row.label or "" for row in self.rows], self.given)
         found = encode_rows(encoder, self.rows, self.given, skipped)
         paths = [self.rows[row].path for row in found.read]
         labels = [places[row] for row in found.read]
@@ -175,14 +183,17 @@ class _Set:
     def classes(self) -> list[str]:
         return list(self.data.classes)
 
-    def encode(self, encoder: FeatureStore, names: Sequence[str], skipped: SkippedImages) -> LabelledImages:
+    def encode(self, encoder: FeatureStore, names: ClassNames, skipped: SkippedImages) -> LabelledImages:
+        from bayesvlm.data.labelled.renamed import images_of
+
         found = encoder.images(self.data)
         skipped.reasons.update(found.skipped)
         labels = [self.data.classes[label] for label in found.labels.tolist()]
         keys = [f"{self.data.name}/{key}" for key in found.keys]
         files = _files(self.data)
         places = [files.get(key, name) for key, name in zip(found.keys, keys, strict=True)]
-        return LabelledImages(keys, places, label_places(labels, names, self.data.name), found.features)
+        own = names if images_of(self.data) is self.data else replace(names, ids=None)  # renamed by these ids already
+        return LabelledImages(keys, places, own.places(labels, self.data.name), found.features)
 
 
 def _files(data: LabelledSet) -> dict[str, str]:

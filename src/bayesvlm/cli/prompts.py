@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, overload
 from bayesvlm.core.errors import BayesVLMError
 
 if TYPE_CHECKING:
+    from bayesvlm.data.labelled.class_names import ClassNames
     from bayesvlm.vlm import BayesVLM
 
 A_PHOTO = ("a photo of a {c}.",)
@@ -72,16 +73,26 @@ def tuned_otherwise(vlm: BayesVLM, templates: Sequence[str]) -> str | None:
 
 
 def read_classes(listed: str | None, file: Path | None) -> list[Sequence[str]]:
-    """Class names from `--classes a,b,c`, or one per line from `--classes-file`, or the column `name` of a csv.
+    """The classes that `class_names` reads, to ask a model for: a name, or a list of the names of one class."""
+    return to_ask_for(class_names(listed, file))
 
-    "couch | sofa" are names of one class: a class with one name is that name, one with several a list of them.
+
+def to_ask_for(names: ClassNames) -> list[Sequence[str]]:
+    """A class with one name is that name, one with several a list of them."""
+    return [found[0] if len(found) == 1 else found for found in names.names]
+
+
+def class_names(listed: str | None, file: Path | None) -> ClassNames:
+    """Class names from `--classes a,b,c`, or one per line from `--classes-file`, or a csv with what the data call them.
+
+    "couch | sofa" are names of one class.
     """
     from bayesvlm.data.labelled.class_names import TABLES, ClassNames
 
     if (listed is None) == (file is None):
         raise BayesVLMError("Give the classes once: --classes 'cat,dog' or --classes-file names.txt (one per line).")
     if file is not None and file.suffix.lower() in TABLES:
-        return [found[0] if len(found) == 1 else found for found in ClassNames.of(file).names]
+        return ClassNames.of(file)
     if file is not None:
         try:
             lines = file.read_text(encoding="utf-8-sig").splitlines()
@@ -95,5 +106,5 @@ def read_classes(listed: str | None, file: Path | None) -> list[Sequence[str]]:
     if not names:
         where = f"--classes-file {file}" if file else f"--classes {listed!r}"
         raise BayesVLMError(f"{where} names no class; give at least one, such as cat.")
-    several = [[each.strip() for each in name.split("|")] for name in names]
-    return [found[0] if len(found) == 1 else found for found in several]
+    several = tuple(tuple(each.strip() for each in name.split("|")) for name in names)
+    return ClassNames(str(file or "--classes"), several)

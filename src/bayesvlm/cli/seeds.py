@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from bayesvlm.active import Outlook
     from bayesvlm.core.features import Features
     from bayesvlm.data import SkippedImages
+    from bayesvlm.data.labelled.class_names import ClassNames
     from bayesvlm.data.labelled.label_files import LabelRow
     from bayesvlm.experiments.feature_store import FeatureStore
 
@@ -48,31 +49,32 @@ def seed_set(
     encoder: FeatureStore,
     files: list[Path],
     images: Pool,
-    names: list[str],
+    names: ClassNames,
     root: Path | None,
     skipped: SkippedImages,
 ) -> SeedSet:
     """The labelled images, each once: those of the pool by its features, the others encoded."""
-    from bayesvlm.cli.labelled import check_one_label, encode_rows, label_places, labelled_rows
+    from bayesvlm.cli.labelled import check_one_label, encode_rows, labelled_rows
     from bayesvlm.core.features import Features
 
     if not files:
         return SeedSet(None, set())
     places = _places(images)
+    shown = [each[0] for each in names.names]
     parts: list[Features] = []
     labels: list[int] = []
     rows: set[int] = set()
     said: dict[int | str, int] = {}  # of each image its label, by its row in the pool or where its file is
     for file in files:
         listed = labelled_rows(file, root)
-        indices = label_places([row.label or "" for row in listed], names, str(file))
+        indices = names.places([row.label or "" for row in listed], str(file))
         found = [_place(row, places) for row in listed]
         new: list[int] = []  # of the rows of the file
         for number, (row, place, label) in enumerate(zip(listed, found, indices, strict=True)):
             image = str(row.path.resolve()) if place is None else place
             if image not in said:
                 new.append(number)
-            check_one_label(row.image, said.setdefault(image, label), label, names)
+            check_one_label(row.image, said.setdefault(image, label), label, shown)
         fresh = [number for number in new if found[number] is None]
         encoded = encode_rows(encoder, [listed[number] for number in fresh], str(file), skipped) if fresh else None
         at = {} if encoded is None else {fresh[number]: row for row, number in enumerate(encoded.read)}

@@ -115,7 +115,7 @@ def select(
     from bayesvlm.active.selection import better_without_epig
     from bayesvlm.active.targeting import Metric
     from bayesvlm.artifacts.files import check_new_file
-    from bayesvlm.cli.prompts import A_PHOTO, read_classes, templates_given
+    from bayesvlm.cli.prompts import A_PHOTO, class_names, templates_given, to_ask_for
     from bayesvlm.cli.seeds import check_file, excluded, expectation, seed_set
     from bayesvlm.core.errors import BayesVLMError, check_choice, check_positive
     from bayesvlm.data import SkippedImages
@@ -128,7 +128,8 @@ def select(
     if out.suffix not in _FORMS:
         raise BayesVLMError(f"--out {out}: the list can be a {', '.join(_FORMS)} file; choose one of these endings.")
     check_new_file(out, overwrite)
-    asked = ClassPrompts.of(read_classes(classes, classes_file), templates_given(template, templates, A_PHOTO))
+    called = class_names(classes, classes_file)
+    asked = ClassPrompts.of(to_ask_for(called), templates_given(template, templates, A_PHOTO))
     names = list(asked.names)
     check_choice("strategy", strategy, STRATEGIES)
     check_choice("metric", metric, get_args(Metric))
@@ -142,7 +143,7 @@ def select(
     images = _encoded(encoder, pool, root, skipped, "pool")
     aimed = _encoded(encoder, target, root, skipped, "target").features
     known = _labels(images, names) if oracle else None
-    begun = seed_set(encoder, labelled or [], images, names, root, skipped)
+    begun = seed_set(encoder, labelled or [], images, called, root, skipped)
     if skipped.reasons:
         remark(str(skipped))
     left_out = sorted(excluded(exclude or [], images, root) | begun.rows)

@@ -78,7 +78,9 @@ def test_a_parquet_table(tmp_path: Path) -> None:
     ],
 )
 def test_whole_numbers_of_a_csv_have_no_point(tmp_path: Path, column: tuple[str, ...], expected: list[str]) -> None:
-    rows = "".join(f"{name}.png,{label},{'test' if name == 'a' else 'train'}\n" for name, label in zip("abc", column))
+    rows = "".join(
+        f"{name}.png,{label},{'test' if name == 'a' else 'train'}\n" for name, label in zip("abc", column, strict=True)
+    )
     file = written(tmp_path, "t.csv", f"image,label,split\n{rows}")
     assert [row.label for row in read_labels(file)] == expected
     assert [row.label for row in read_labels(file, split="test")] == expected[:1], "the column decides, in every split"

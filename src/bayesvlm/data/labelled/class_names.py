@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.data.labelled.folders import spaced
 from bayesvlm.data.labelled.naming import names_synsets, read_synsets
 from bayesvlm.data.rows import choose_column, csv_rows, find_column, read_text
 
@@ -61,8 +62,8 @@ class ClassNames:
             return cls("classes", tuple(map(_names, given.values())), tuple(map(str, given)))._checked()
         if isinstance(given, bytes | set | frozenset) or not isinstance(given, Iterable):
             raise BayesVLMError(
-                f"classes={str(given)[:60]}, a {type(given).__name__}; it must be a file, a list of names, or a mapping "
-                "from what the data say to the name."
+                f"classes={str(given)[:60]}, a {type(given).__name__}; it must be a file, a list of names, or a "
+                "mapping from what the data say to the name."
             )
         return cls("classes", tuple(map(_names, given)))._checked()
 
@@ -152,19 +153,36 @@ class ClassNames:
         count = len(self.names)
         if not unknown:
             return tuple(known[label] for label in labels)
-        if self.ids is None and len(unknown) == len(labels):
-            if all(label.isdecimal() for label in labels):
-                if (last := max(map(int, labels))) >= count:
-                    raise BayesVLMError(
-                        f"{data} has the label {last}, and {self.source} has {count} names, which are numbered from 0 "
-                        f"to {count - 1}; give it all names, or a csv with the columns label,name."
-                    )
-                return tuple(map(int, labels))
+        if self.ids is None and all(label.isdecimal() for label in labels) and not any(map(str.isdecimal, known)):
+            if (last := max(map(int, labels))) >= count:
+                raise BayesVLMError(
+                    f"{data} has the label {last}, and {self.source} has {count} names, which are numbered from 0 "
+                    f"to {count - 1}; give it all names, or a csv with the columns label,name."
+                )
+            return tuple(map(int, labels))
         how = "or spell them alike" if self.ids else "spell them alike, or give a csv with the columns label,name"
         raise BayesVLMError(
             f"{data} has the label {unknown[0]!r}, which is not among the {count} classes of {self.source} "
             f"({_first(self.ids or [names[0] for names in self.names])}); add it, {how}."
         )
+
+    def places(self, labels: Sequence[str], data: str) -> list[int]:
+        """Of each label which class it is, as `for_labels` has it, and by the names where a table has ids, too.
+
+        A label may have underscores for spaces, as folders do. Labels of one set are all ids, or all names.
+        """
+        distinct = sorted(set(labels))
+        own, by_name = self._spelt(distinct), replace(self, ids=None)
+        asked = self if set(own) <= self._known().keys() else by_name
+        if not set(spelt := asked._spelt(distinct)) <= asked._known().keys():
+            asked, spelt = self, own  # numbers, or refused
+        found = dict(zip(distinct, asked.for_labels(spelt, data), strict=True))
+        return [found[label] for label in labels]
+
+    def _spelt(self, labels: Sequence[str]) -> list[str]:
+        """Labels, with spaces for underscores where that is what is known."""
+        known = self._known()
+        return [spaced(label) if label not in known and spaced(label) in known else label for label in labels]
 
     def _known(self) -> dict[str, int]:
         """Place of every class, by what the data call it; in a list by its names."""
@@ -177,8 +195,8 @@ def _names(written: str | Sequence[str]) -> Names:
     names = written.split("|") if isinstance(written, str) else written
     if not isinstance(names, Iterable) or isinstance(names, bytes) or not all(isinstance(name, str) for name in names):
         raise BayesVLMError(
-            f"classes has {str(written)[:60]!r}, a {type(written).__name__}; a class is a name, or a list of names: its "
-            "synonyms. Write numbers as text."
+            f"classes has {str(written)[:60]!r}, a {type(written).__name__}; a class is a name, or a list of names: "
+            "its synonyms. Write numbers as text."
         )
     return tuple(name.strip() for name in names if name.strip())
 
