@@ -128,7 +128,7 @@ def test_one_template_is_no_template(vlm: BayesVLM, images: Features) -> None:
 def test_an_ensemble_where_one_class_has_one_prompt_leaves_that_class_alone(vlm: BayesVLM, images: Features) -> None:
     some = vlm.classify(images, [["dog", "hound", "puppy"], "red apple"])
     alone = vlm.classify(images, ["dog", "red apple"])
-    torch.testing.assert_close(some.mean[:, 1], alone.mean[:, 1], rtol=0, atol=1e-6)
+    torch.testing.assert_close(some.mean[:, 1], alone.mean[:, 1], rtol=0, atol=1e-5)
     torch.testing.assert_close(some.variance[:, 1], alone.variance[:, 1], rtol=1e-5, atol=0)
     assert float((some.mean[:, 0] - alone.mean[:, 0]).abs().max()) > 1e-3, "the other is another"
 

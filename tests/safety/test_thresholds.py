@@ -56,7 +56,9 @@ def test_they_keep_their_precision_on_the_images_and_flag_by_the_score(
     assert bool((reached[~found.never] >= precision).all())
     torch.testing.assert_close(reached.double(), found.validation.precision.double(), equal_nan=True)
     batches = [found.apply(batch) for batch in vlm.stream(images, classes, batch_size=64)]
-    assert torch.equal(torch.cat(batches), flags)
+    clear = (getattr(prediction, score) - found.thresholds).abs() > 1e-9  # a threshold is some image's own score
+    assert torch.equal(torch.cat(batches)[clear], flags[clear])
+    assert int((~clear).sum()) <= C, "one image per label"
 
 
 @pytest.mark.filterwarnings("ignore:. of 4 labels")

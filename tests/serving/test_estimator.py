@@ -222,11 +222,11 @@ def test_templates_and_synonyms(emoji: BayesVLM, drawings: Drawings) -> None:
     templates = ["{c}", "a drawing of a {c}"]
     expected = emoji.classify(drawings.features, drawings.classes, templates=templates).probs.numpy()
     classifier = BayesianZeroShotClassifier(emoji, drawings.classes, templates=templates).fit()
-    np.testing.assert_allclose(classifier.predict_proba(drawings.features), expected, atol=1e-6)
+    np.testing.assert_allclose(classifier.predict_proba(drawings.features), expected, atol=1e-5)
     synonyms = {"grape": ["grapes", "bunch of grapes"], "melon": "watermelon"}
     classifier = BayesianZeroShotClassifier(emoji, synonyms).fit(drawings.features, ["melon"] * len(drawings.y))
     expected = classifier.model_.classify(drawings.features, synonyms).probs.numpy()
-    np.testing.assert_allclose(classifier.predict_proba(drawings.features), expected, atol=1e-6)
+    np.testing.assert_allclose(classifier.predict_proba(drawings.features), expected, atol=1e-5)
     np.testing.assert_array_equal(classifier.classes_, ["grape", "melon"])
 
 
@@ -255,7 +255,7 @@ def test_classes_follow_the_labels(emoji: BayesVLM, drawings: Drawings) -> None:
     for classes, y, expected, order in cases:
         classifier = BayesianZeroShotClassifier(emoji, classes, tune=False).fit(drawings.features, y)
         np.testing.assert_array_equal(classifier.classes_, expected)
-        np.testing.assert_allclose(classifier.predict_proba(drawings.features), given[:, order], atol=1e-6)
+        np.testing.assert_allclose(classifier.predict_proba(drawings.features), given[:, order], atol=1e-5)
         predicted = classifier.predict(drawings.features)
         np.testing.assert_array_equal(predicted, np.asarray(expected)[given[:, order].argmax(axis=1)])
         if isinstance(y, np.ndarray):
@@ -310,7 +310,7 @@ def test_cross_val_predict_gives_columns_in_the_order_of_the_labels(emoji: Bayes
     names = sorted(drawings.classes)
     classifier = BayesianZeroShotClassifier(emoji, names, tune=False)
     probs = cross_val_predict(classifier, drawings.features, drawings.names, cv=2, method="predict_proba")
-    np.testing.assert_allclose(probs, emoji.classify(drawings.features, names).probs.numpy(), atol=1e-6)
+    np.testing.assert_allclose(probs, emoji.classify(drawings.features, names).probs.numpy(), atol=1e-5)
     expected = nlpd(torch.from_numpy(probs), torch.from_numpy(np.searchsorted(names, drawings.names))).value
     assert log_loss(drawings.names, probs) == pytest.approx(expected)
     predicted = cross_val_predict(classifier, drawings.features, drawings.names, cv=2)
@@ -443,7 +443,7 @@ def test_uncertainty(ready: BayesianZeroShotClassifier, emoji: BayesVLM, drawing
     assert len(table) == len(drawings.y)
     np.testing.assert_allclose(said.entropy, p.entropy.numpy(), rtol=1e-4)
     np.testing.assert_allclose(said.epistemic, p.epistemic.numpy(), atol=1e-4)
-    np.testing.assert_allclose(said.epistemic + said.aleatoric, said.entropy, atol=1e-6)
+    np.testing.assert_allclose(said.epistemic + said.aleatoric, said.entropy, atol=1e-5)
     rows = torch.arange(len(p))
     np.testing.assert_allclose(said["std"], p.variance[rows, p.labels].sqrt().numpy(), rtol=1e-4)
     names = ready.fit(drawings.features, drawings.names).prediction(drawings.features[:2])
@@ -462,7 +462,7 @@ def test_clones_share_the_encoder_and_pickles_work(emoji: BayesVLM, drawings: Dr
     assert len(pickle.dumps(BayesianZeroShotClassifier("emoji-clip", drawings.classes))) < 1000
     fitted = classifier.fit(drawings.features, drawings.names)
     again = pickle.loads(pickle.dumps(fitted))
-    np.testing.assert_allclose(again.predict_proba(drawings.images), fitted.predict_proba(drawings.images), atol=1e-6)
+    np.testing.assert_allclose(again.predict_proba(drawings.images), fitted.predict_proba(drawings.images), atol=1e-5)
     assert "BayesianZeroShotClassifier" in fitted._repr_html_()
 
 
