@@ -59,7 +59,7 @@ bench: $(VENV)/.installed  ## speed, ours and the textbook form side by side
 	@$(VENV)/bin/python benchmarks/pipeline.py
 	@$(VENV)/bin/python benchmarks/export.py
 
-docs: $(VENV)/.installed  ## draw the figures of docs/ anew (by hand: active, pairs, rounds, stopping, templates: half an hour each)
+docs: $(VENV)/.installed  ## draw the figures of docs/ anew (by hand, as they take longer: active, pairs, rounds, stopping, templates)
 	@$(VENV)/bin/python docs/figures/answer.py
 	@$(VENV)/bin/python docs/figures/approximation.py
 	@$(VENV)/bin/python docs/figures/world.py

@@ -1,6 +1,6 @@
 """What prompt ensembles do: one template against all, for plain and Bayes, and to the variance of the text embeddings.
 
-python docs/figures/templates.py     # about five minutes on two cores; CIFAR-10 by world/recipes/cifar10 first
+python docs/figures/templates.py     # some 13 minutes of processor time; CIFAR-10 by world/recipes/cifar10 first
 """
 
 from __future__ import annotations
