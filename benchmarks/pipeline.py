@@ -25,13 +25,14 @@ from typing import Any
 import torch
 from PIL import Image
 from report import arguments, keep, machine
-from stream import RANDOM, clouds, save_random
 from transformers import pipeline as transformers_pipeline
 
 from bayesvlm import BayesVLM, world
 from bayesvlm.embedded import embedded_model
+from bayesvlm.experiments.bench.generated import clouds, save_random
 from bayesvlm.serving import pipeline
 
+RANDOM = "ViT-B/32"
 TASK = "zero-shot-image-classification"
 LONGEST = 25  # characters of a label
 Call = Callable[..., Any]
@@ -46,7 +47,7 @@ def main() -> None:
     options = parser.parse_args()
     name = options.model or (RANDOM if options.device.startswith("cuda") else "emoji-clip")
     with tempfile.TemporaryDirectory() if name == RANDOM else nullcontext() as scratch:
-        folder = save_random(Path(scratch) / "model") if scratch else embedded_model(name) or Path(name)
+        folder = save_random(Path(scratch) / "model", RANDOM) if scratch else embedded_model(name) or Path(name)
         given, vlm = pictures(options.images), fitted(folder if scratch else name, options.device)
         labels = names(options.labels)
         theirs = transformers_pipeline(TASK, model=str(folder), device=options.device, dtype=torch.float32)

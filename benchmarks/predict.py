@@ -12,7 +12,6 @@ from dataclasses import replace
 from functools import partial
 
 import torch
-from embeddings import clip_like
 from report import arguments, keep, machine, median_seconds
 from torch import Tensor
 
@@ -21,6 +20,7 @@ from bayesvlm.core.cosine import prob_cosine
 from bayesvlm.core.embeddings import GaussianEmbeddings, Shape, SharedCovariance
 from bayesvlm.core.ensemble import ensemble
 from bayesvlm.core.predict import plain_softmax, probit
+from bayesvlm.experiments.bench.generated import clip_like
 
 SCALE = 100.0
 

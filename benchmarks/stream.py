@@ -12,7 +12,6 @@ them all. On a GPU the model is a ViT-B/32 with random weights, elsewhere emoji-
 
 from __future__ import annotations
 
-import math
 import os
 import subprocess
 import sys
@@ -22,19 +21,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from PIL import Image
 from report import arguments, keep, machine
-from transformers import CLIPModel
 
 from bayesvlm import BayesVLM
-from bayesvlm.models.layout import save_clip_pixels, save_clip_tokenizer
-from bayesvlm_paper.architectures import architecture
+from bayesvlm.experiments.bench.generated import make_images, save_random
 
 RANDOM = "ViT-B/32"
-SIDE = 256
-DISTINCT = 500  # pictures; further files are links to them, and read like any other
 TURN = 2_000  # images
 CLASSES = [f"a photo of thing {number}" for number in range(100)]
 _PEAK = "import sys; sys.path.insert(0, {here!r}); from stream import stream_folder; stream_folder(*{arguments!r})"
@@ -50,7 +43,7 @@ def main() -> None:
     name = options.model or (RANDOM if options.device.startswith("cuda") else "emoji-clip")
     with tempfile.TemporaryDirectory() as scratch:
         paths = make_images(Path(scratch) / "images", options.images)
-        model = str(save_random(Path(scratch) / "model")) if name == RANDOM else name
+        model = str(save_random(Path(scratch) / "model", RANDOM)) if name == RANDOM else name
         vlm = ready(model, options.device, paths)
         figures: dict[str, Any] = {
             "machine": machine(options.device),
@@ -182,7 +175,7 @@ def stream_folder(model: str, device: str, scratch: str, count: int, batch_size:
         pass
 
 
-# Model and images -----------------------------------------------------------------------------------------------------
+# The model ------------------------------------------------------------------------------------------------------------
 
 
 def ready(model: str, device: str, paths: Sequence[Path]) -> BayesVLM:
@@ -190,40 +183,6 @@ def ready(model: str, device: str, paths: Sequence[Path]) -> BayesVLM:
     vlm = BayesVLM.from_pretrained(model, device=device)
     few = paths[: len(CLASSES)]
     return vlm if vlm.fitted else vlm.fit([(few, CLASSES[: len(few)])], progress=False)
-
-
-def save_random(folder: Path) -> Path:
-    """A ViT-B/32 CLIP with random weights, as a folder that loads."""
-    vocabulary = save_clip_tokenizer(folder, [], 77)
-    config: Any = architecture("CLIP-Base").config()
-    config.text_config.bos_token_id = vocabulary["<|startoftext|>"]
-    config.text_config.eos_token_id = config.text_config.pad_token_id = vocabulary["<|endoftext|>"]
-    torch.manual_seed(0)
-    CLIPModel(config).save_pretrained(folder)
-    save_clip_pixels(folder, size=224)
-    return folder
-
-
-def make_images(folder: Path, count: int) -> list[Path]:
-    """JPEG files of clouds: noise of every size, larger where it is coarser, as in photographs."""
-    folder.mkdir()
-    paths = [folder / f"{number:06d}.jpg" for number in range(count)]
-    for number, path in enumerate(paths):
-        if number < DISTINCT:
-            clouds(number).save(path, quality=90)
-        else:
-            path.hardlink_to(paths[number % DISTINCT])
-    return paths
-
-
-def clouds(seed: int) -> Image.Image:
-    generator = np.random.default_rng(seed)
-    pixels = np.full((SIDE, SIDE, 3), 128.0)
-    for octave in range(1, int(math.log2(SIDE)) + 1):
-        noise = generator.integers(0, 256, (2**octave, 2**octave, 3), dtype=np.uint8)
-        layer = Image.fromarray(noise).resize((SIDE, SIDE), Image.Resampling.BICUBIC)
-        pixels += (np.asarray(layer) - 127.5) * 0.6**octave * 1.5
-    return Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
 
 
 if __name__ == "__main__":

@@ -10,18 +10,15 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from pathlib import Path
 
 import matplotlib
 import torch
 from torch import Tensor
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-from embeddings import clip_like
-
 from bayesvlm import BayesVLM, Features
 from bayesvlm.core.predict import sample_cosines
+from bayesvlm.experiments.bench.generated import clip_like
 
 matplotlib.use("agg")
 import matplotlib.pyplot as plt

@@ -10,6 +10,7 @@ from typing import Annotated, TextIO
 import typer
 
 from bayesvlm.cli.adapt import adapt
+from bayesvlm.cli.bench import bench
 from bayesvlm.cli.classify import classify
 from bayesvlm.cli.convert import convert
 from bayesvlm.cli.demo import demo
@@ -50,7 +51,7 @@ def options(
     """CLIP and SigLIP that know what they do not know: fit a posterior, tune it, classify with it."""
 
 
-for command in (demo, fit, tune, evaluate, classify, select, finetune, adapt, export, info, convert, merge):
+for command in (demo, fit, tune, evaluate, classify, select, finetune, adapt, export, info, convert, merge, bench):
     app.command("eval" if command is evaluate else None)(command)
 add_installed(app)
 
