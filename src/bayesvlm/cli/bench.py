@@ -40,7 +40,7 @@ def bench(
         bool, typer.Option("--quick", help="Tiny sizes, in seconds: to see that everything runs, not how fast.")
     ] = False,
     pairs: Annotated[
-        int | None, typer.Option(min=2, help="Pairs of the end-to-end fit. [default: 20,000 on a GPU, else 128]")
+        int | None, typer.Option(min=2, help="Pairs of the end-to-end fit. [default: 20,000 on a GPU, else 256]")
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="A json file for the results, to be kept.")] = None,
     overwrite: Overwrite = False,

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayesvlm.core.contrast import Precision
 from bayesvlm.core.curvature import infonce_curvature
 from bayesvlm.experiments.bench.generated import clip_like
-from bayesvlm.experiments.bench.measured import Measured, Plan, compared
+from bayesvlm.experiments.bench.measured import Fact, Measured, Plan, compared
 from bayesvlm.experiments.bench.turns import take_turns
 
 SCALE = 100.0
@@ -25,7 +26,7 @@ def measure(plan: Plan) -> Measured:
     """At the paper's contrast batch, with few rows where there is no GPU."""
     d, K = (64, 512) if plan.quick else (512, 32768)
     rows, slow_rows = (64, 10) if plan.quick else (K, 200) if plan.cuda else (4096, 10)
-    precisions = ["float32", "tf32", "bf16"] if plan.cuda else ["float32"]
+    precisions: list[Precision] = ["float32", "tf32", "bf16"] if plan.cuda else ["float32"]
     source, target = (tensor.to(plan.device) for tensor in clip_like(K, d))
     source = source[:rows]
     few = source[:_CHECKED]
@@ -35,11 +36,11 @@ def measure(plan: Plan) -> Measured:
     }
     runs[REFERENCE] = partial(per_sample, source[:slow_rows], target)
     seconds = take_turns(runs, plan.device, plan.repeats or 5)
-    errors: dict[str, dict[str, Any]] = {
+    errors: dict[str, dict[str, Fact]] = {
         precision: {"relative_error": _error(infonce_curvature(few, target, SCALE, precision=precision), right)}
         for precision in precisions
     }
-    units = dict.fromkeys(precisions, float(rows)) | {REFERENCE: float(slow_rows)}
+    units = {way: float(slow_rows if way == REFERENCE else rows) for way in runs}
     return Measured(
         REFERENCE,
         "row",

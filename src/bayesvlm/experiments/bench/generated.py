@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
+from torch.nn import functional
 from transformers import CLIPConfig, CLIPModel
 
 from bayesvlm.models.layout import save_clip_pixels, save_clip_tokenizer
@@ -68,7 +69,7 @@ def clip_like(
 
 
 def _unit(rows: Tensor) -> Tensor:
-    return rows / rows.norm(dim=1, keepdim=True)
+    return functional.normalize(rows, dim=1)
 
 
 # Images ---------------------------------------------------------------------------------------------------------------
@@ -110,8 +111,8 @@ def make_images(folder: Path, count: int, distinct: int = DISTINCT) -> list[Path
 # Pairs ----------------------------------------------------------------------------------------------------------------
 
 
-def caption(number: int, words: int = 10) -> str:
-    """A line of plain words, another one for every number."""
+def caption(number: int, words: int = 4) -> str:
+    """A line of plain words, another one for every number: about 25 tokens, as nothing is merged in `save_random`."""
     random = np.random.default_rng(number)
     return " ".join([*random.choice(_WORDS, words), f"number {number}"])
 
@@ -145,7 +146,7 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
 def save_random(folder: Path, shape: str | Mapping[str, Any]) -> Path:
     """A CLIP with random weights as a folder that loads: of a shape in `MODELS`, or with these parts of its
     configuration."""
-    config = CLIPConfig(**(MODELS[shape] if isinstance(shape, str) else dict(shape)))
+    config: Any = CLIPConfig(**(MODELS[shape] if isinstance(shape, str) else dict(shape)))
     vocabulary = save_clip_tokenizer(folder, [], config.text_config.max_position_embeddings)
     end = vocabulary["<|endoftext|>"]
     config.text_config.bos_token_id = vocabulary["<|startoftext|>"]

@@ -175,8 +175,9 @@ def _verdict(now: Speed, then: Speed) -> tuple[Verdict, float]:
 
 def _comparable(machine: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """The same kind of device: processors all are one kind, every GPU is a kind of its own."""
-    same = machine["device"] == other.get("device")
-    return same and (machine["device"] == "cpu" or machine["name"] == other.get("name"))
+    if machine["device"] != other.get("device"):
+        return False
+    return bool(machine["device"] == "cpu" or machine["name"] == other.get("name"))
 
 
 def _elsewhere(machine: Mapping[str, Any], other: Mapping[str, Any]) -> str:
