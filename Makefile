@@ -66,6 +66,7 @@ docs: $(VENV)/.installed  ## draw the figures of docs/ anew (by hand, as they ta
 	@$(VENV)/bin/python docs/figures/world.py
 	@$(VENV)/bin/python docs/figures/probability.py
 	@$(VENV)/bin/python docs/figures/thresholds.py
+	@$(VENV)/bin/python docs/figures/scale.py
 
 install: $(VENV)/.installed  ## build .venv only
 

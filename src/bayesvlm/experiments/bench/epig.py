@@ -112,4 +112,5 @@ def definition(pool: Tensor, target: Tensor) -> Tensor:  # [S, N, C], [S, M, C] 
 
 def _damped_inverse(factor: Tensor, tau: float, lam: float) -> Tensor:
     identity = torch.eye(len(factor), dtype=factor.dtype, device=factor.device)
-    return torch.linalg.inv(math.sqrt(tau) * factor + math.sqrt(lam) * identity)
+    inverse: Tensor = torch.linalg.inv(math.sqrt(tau) * factor + math.sqrt(lam) * identity)
+    return inverse

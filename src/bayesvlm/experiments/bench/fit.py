@@ -51,11 +51,13 @@ def measure(plan: Plan) -> Measured:
         alone.images(min(pairs, batch))  # the first batch takes longer than any other
         runs: dict[str, Callable[[], object]] = {REFERENCE: alone.both, "ours": fit}
         seconds = take_turns(runs, plan.device, plan.repeats or 3, warm_ups=0)
+        stored = sum(path.stat().st_size for path in shards.glob("*.tar")) / pairs
         stages = {name: pairs / timed(run, plan.device) for name, run in alone.stages().items()}
     rates = [pairs / turn for turn in seconds["ours"]]
     known: dict[str, dict[str, Fact]] = {"ours": {"share_outside_the_encoder": outside, "pairs_per_second": rates}}
     ways = compared(seconds, REFERENCE, dict.fromkeys(seconds, float(pairs)), known)
     facts: dict[str, Fact] = {f"{name}_encoded_per_second": rate for name, rate in stages.items()}
+    facts["bytes_stored_per_pair"] = stored
     return Measured(REFERENCE, "pair", {"model": shape, "pairs": pairs, "batch size": batch}, ways, facts)
 
 

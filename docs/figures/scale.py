@@ -1,0 +1,168 @@
+"""The tables of docs/scale.md: `python docs/figures/scale.py` computes them anew from benchmarks/results/.
+
+Rates are what `bayesvlm bench --out` kept; everything else on the page is arithmetic on them, done here.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+from bayesvlm.progress import duration
+
+ROOT = Path(__file__).parents[2]
+RESULTS, PAGE = ROOT / "benchmarks" / "results", ROOT / "docs" / "scale.md"
+PAIRS = (10**6, 10**8, 10**10)
+P_IMAGE, P_TEXT, D = 768, 512, 512  # of a ViT-B/32: what enters the two projections, and what leaves them
+WEEK = 7 * 86400
+SHARD = 10_000  # pairs per tar file, as img2dataset writes them
+GROUP = 32_768  # pairs of a contrast batch
+
+
+def main() -> None:
+    rates = Rates()
+    tables = {"rates": rates_table(rates), "cost": cost_table(rates), "stored": stored_table(rates)}
+    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), tables), encoding="utf-8")
+
+
+def filled(page: str, tables: dict[str, str]) -> str:
+    """The page with each table between its marks."""
+    for name, table in tables.items():
+        begin, end = f"<!-- {name}: docs/figures/scale.py -->", f"<!-- end of {name} -->"
+        pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
+        if len(pattern.findall(page)) != 1:
+            raise SystemExit(f"{PAGE} has no place for {name}: {begin} ... {end}")
+        page = pattern.sub(lambda found, text=f"{begin}\n{table}\n{end}": text, page)  # noqa: ARG005
+    return page
+
+
+class Rates:
+    """Units per second, from the kept results; None where nothing was measured."""
+
+    def __init__(self) -> None:
+        cpu = kept("bench-cpu.json")["benchmarks"]
+        gpu = kept("bench-cuda.json")["benchmarks"]
+        model = kept("runtime-cuda.json")["models"]["CLIP-Base"]
+        stream, fit = cpu["stream"]["facts"], cpu["fit"]
+        self.machine = kept("bench-cpu.json")["machine"]
+        self.cores = self.machine["threads"]
+        self.decode = stream["decoded_per_core_second"]
+        self.prepare = stream["made_ready_per_core_second"]
+        self.images = fit["facts"]["images_encoded_per_second"]
+        self.texts = fit["facts"]["texts_encoded_per_second"]
+        self.fit = median(fit["ways"]["ours"]["pairs_per_second"])
+        self.outside = median(fit["ways"]["ours"]["share_outside_the_encoder"])
+        self.fit_pairs = fit["sizes"]["pairs"]
+        self.bytes = fit["facts"]["bytes_stored_per_pair"]
+        self.curvature = 1 / (2 * median(cpu["curvature"]["ways"]["float32"]["seconds"]))
+        seconds = {precision: way["seconds"][0] for precision, way in gpu["curvature"]["ways"].items()}
+        self.gpu_curvature = {precision: 1 / (2 * each) for precision, each in seconds.items()}
+        self.gpu_image = 1e3 / model["captured"]["plain"]["median"]  # one image at a time
+
+    @property
+    def reading(self) -> float:
+        """Images that one core decodes and makes ready per second."""
+        return 1 / (1 / self.decode + 1 / self.prepare)
+
+
+def kept(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((RESULTS / name).read_text(encoding="utf-8"))
+    return found
+
+
+def median(values: list[float]) -> float:
+    ordered = sorted(values)
+    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+
+
+# Tables ---------------------------------------------------------------------------------------------------------------
+
+
+def rates_table(rates: Rates) -> str:
+    cpu = f"{rates.machine['name']}, {rates.cores} cores"
+    tf32, float32 = (rates.gpu_curvature[precision] for precision in ("tf32", "float32"))
+    return markdown(
+        ["per second", cpu, "one H200"],
+        [
+            ["decode a JPEG of 256 x 256", number(rates.cores * rates.decode), "by the processor"],
+            ["crop, normalise, to tensors", number(rates.cores * rates.prepare), "by the processor"],
+            ["encode images, ViT-B/32, batches of 64", number(rates.images), "not measured"],
+            ["encode images one at a time", "not measured", f"{number(rates.gpu_image)} (CUDA graph)"],
+            ["encode captions of about 25 tokens", number(rates.texts), "not measured"],
+            [
+                "curvature of pairs, both towers, K = 32,768",
+                f"{number(rates.curvature)} (float32)",
+                f"{number(tf32)} (tf32), {number(float32)} (float32)",
+            ],
+            [f"`bayesvlm fit`, {rates.fit_pairs} pairs in all", number(rates.fit), "not measured"],
+        ],
+    )
+
+
+def cost_table(rates: Rates) -> str:
+    gpu, columns = rates.gpu_image, [f"{count:.0e}".replace("+", "").replace("e0", "e") for count in PAIRS]
+    return markdown(
+        ["arithmetic, not measured", *(f"{column} pairs" for column in columns)],
+        [
+            ["one machine of two cores", *(time(count / rates.fit) for count in PAIRS)],
+            ["such machines to be done in a week", *(machines(count / rates.fit) for count in PAIRS)],
+            ["one GPU that encodes one image at a time", *(time(count / gpu) for count in PAIRS)],
+            ["such GPUs to be done in a week", *(machines(count / gpu) for count in PAIRS)],
+            ["curvature alone on one H200, tf32", *(time(count / rates.gpu_curvature["tf32"]) for count in PAIRS)],
+            ["decoding alone, hours of one core", *(number(count / rates.reading / 3600) for count in PAIRS)],
+            ["shards to read", *(size(count * rates.bytes) for count in PAIRS)],
+            ["shard files of 10,000 pairs", *(number(count / SHARD) for count in PAIRS)],
+        ],
+    )
+
+
+def stored_table(rates: Rates) -> str:
+    tower = {"image": 8 * (P_IMAGE**2 + D**2), "text": 8 * (P_TEXT**2 + D**2)}
+    total, recent = sum(tower.values()), 2 * 4 * GROUP * D
+    halves = total / 2
+    return markdown(
+        ["arithmetic, for a ViT-B/32 (p = 768 and 512, d = 512)", "bytes"],
+        [
+            ["the sums of a group, or of everything: 8 (p² + d²) per tower", size(total)],
+            ["a checkpoint between two groups", size(total)],
+            ["a checkpoint inside a group: that twice, and the last contrast batch's embeddings", size(2 * total + recent)],
+            ["a saved posterior: the upper triangles", size(halves)],
+            ["100 parts of a Slurm array, saved", size(100 * halves)],
+            ["per pair", "0"],
+        ],
+    )
+
+
+def markdown(head: list[str], rows: list[list[str]]) -> str:
+    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows])
+
+
+def number(value: float) -> str:
+    """Two digits, or three from a hundred on."""
+    if value < 10:
+        return f"{value:.2g}"
+    digits = 2 - math.floor(math.log10(value))
+    return f"{round(value, digits):,.0f}"
+
+
+def size(count: float) -> str:
+    for unit, of in (("PB", 1e15), ("TB", 1e12), ("GB", 1e9)):
+        if count >= of:
+            return f"{count / of:.3g} {unit}"
+    return f"{count / 1e6:.3g} MB"
+
+
+def time(seconds: float) -> str:
+    years = seconds / (365.25 * 86400)
+    return f"{years:,.3g} years" if years >= 2 else duration(seconds)
+
+
+def machines(seconds: float) -> str:
+    return number(math.ceil(seconds / WEEK))
+
+
+if __name__ == "__main__":
+    main()
