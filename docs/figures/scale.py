@@ -35,7 +35,8 @@ def filled(page: str, tables: dict[str, str]) -> str:
         pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
         if len(pattern.findall(page)) != 1:
             raise SystemExit(f"{PAGE} has no place for {name}: {begin} ... {end}")
-        page = pattern.sub(lambda found, text=f"{begin}\n{table}\n{end}": text, page)  # noqa: ARG005
+        head, tail = pattern.split(page)
+        page = f"{head}{begin}\n{table}\n{end}{tail}"
     return page
 
 
@@ -128,7 +129,10 @@ def stored_table(rates: Rates) -> str:
         [
             ["the sums of a group, or of everything: 8 (p² + d²) per tower", size(total)],
             ["a checkpoint between two groups", size(total)],
-            ["a checkpoint inside a group: that twice, and the last contrast batch's embeddings", size(2 * total + recent)],
+            [
+                "a checkpoint inside a group: that twice, and the last contrast batch's embeddings",
+                size(2 * total + recent),
+            ],
             ["a saved posterior: the upper triangles", size(halves)],
             ["100 parts of a Slurm array, saved", size(100 * halves)],
             ["per pair", "0"],

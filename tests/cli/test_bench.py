@@ -115,7 +115,7 @@ def test_an_installed_library_says_that_it_keeps_none(run: Run, monkeypatch: pyt
 
 def test_refusals(refuse: Run, kept: Path, tmp_path: Path) -> None:
     assert "no benchmark 'speed'" in refuse("bench", "speed").err
-    assert "no benchmark 'nowhere.json'" in refuse("bench", "--check", "nowhere.json").err
+    assert "'nowhere.json' is no benchmark (curvature, " in refuse("bench", "--check", "nowhere.json").err
     assert "--repeats of at least 2" in refuse("bench", "--check", "--repeats", "1").err
     assert "of one place, not of" in refuse("bench", "--check", str(kept), str(tmp_path)).err
     assert "is there already" in refuse("bench", "--out", str(kept)).err

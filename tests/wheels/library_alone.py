@@ -80,6 +80,9 @@ def main() -> None:
         last = ran.stderr.strip().splitlines()[-1]
         said = "BayesVLMError: " in last and f"pip install 'bayesvlm[{extra}]'" in last
         check(ran.returncode == 1 and said, f"{code.split(';')[0]} says what to install", ran)
+    ran = bayesvlm("bench", "--quick", "--repeats", "2", "--check")
+    said = "Tiny sizes" in ran.stdout and "No results are kept with an installed library" in ran.stderr
+    check(ran.returncode == 0 and said, "bayesvlm bench measures, and has nothing to compare with", ran)
     ran = python(WHOLE_WORKFLOW)
     check(ran.returncode == 0, "a tiny CLIP is fitted, tuned, asked, saved and loaded", ran)
 

@@ -73,7 +73,13 @@ def bench(
     from bayesvlm.models import resolve_device
     from bayesvlm.report.writing import write_whole
 
-    places = [name for name in names or [] if check and name not in BENCHMARKS and Path(name).exists()]
+    places = [name for name in names or [] if check and name not in BENCHMARKS]
+    for place in places:
+        if not Path(place).exists():
+            raise BayesVLMError(
+                f"{place!r} is no benchmark ({', '.join(BENCHMARKS)}) and no file or folder with results to compare "
+                "with; name one that is there."
+            )
     benchmarks = chosen([name for name in names or [] if name not in places])
     if len(places) > 1:
         raise BayesVLMError(f"Results can be compared with those of one place, not of {', '.join(places)}; name one.")
@@ -83,10 +89,13 @@ def bench(
     if out is not None:
         check_new_file(out, overwrite)
     plan = Plan(str(resolve_device(device)), repeats, quick, pairs)
-    result = run_benchmarks(benchmarks, plan, remark)
+
+    def keep(found: dict[str, Any]) -> None:
+        if out is not None:
+            write_whole(out, (json.dumps(found, indent=2) + "\n").encode())
+
+    result = run_benchmarks(benchmarks, plan, remark, keep)
     lines = compare(result, kept) if check else []
-    if out is not None:
-        write_whole(out, (json.dumps(result, indent=2) + "\n").encode())
     slower = [line for line in lines if line.verdict == "slower"]
     if check:
         result = result | {"check": [line.numbers() for line in lines], "slower": len(slower)}

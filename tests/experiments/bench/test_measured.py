@@ -9,8 +9,8 @@ import pytest
 
 from bayesvlm import BayesVLMError
 from bayesvlm.experiments.bench.machine import Neighbours, load, machine, versions
-from bayesvlm.experiments.bench.measured import Comparison, compared
-from bayesvlm.experiments.bench.running import BENCHMARKS, chosen, disturbances
+from bayesvlm.experiments.bench.measured import Comparison, Measured, Plan, compared
+from bayesvlm.experiments.bench.running import BENCHMARKS, chosen, disturbances, run_benchmarks
 from bayesvlm.experiments.bench.turns import median_seconds, peak_extra_mib, take_turns
 
 
@@ -66,6 +66,24 @@ def test_a_noisy_machine_is_said() -> None:
     assert meanwhile.startswith("Cores that others kept busy meanwhile: head 1.0.")
     unknown = quiet | {"load_before": None, "benchmarks": {"head": {"others_busy_cores": None}}}
     assert disturbances(unknown) == []
+
+
+def test_a_run_that_is_ended_has_kept_what_was_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Module:
+        done = 0
+
+        @classmethod
+        def measure(cls, plan: Plan) -> Measured:
+            cls.done += 1
+            if cls.done == 3:
+                raise KeyboardInterrupt
+            return Measured("theirs", "row", {"d": plan.repeats or 0}, {"ours": Comparison([1.0], [2.0])})
+
+    monkeypatch.setattr("bayesvlm.experiments.bench.running.import_module", lambda name: Module)
+    kept: list[list[str]] = []
+    with pytest.raises(KeyboardInterrupt):
+        run_benchmarks(list(BENCHMARKS), Plan("cpu", 3), keep=lambda result: kept.append(list(result["benchmarks"])))
+    assert kept == [["curvature"], ["curvature", "head"]]
 
 
 def test_names() -> None:

@@ -76,6 +76,8 @@ class EncoderAlone:
         held = [self.adapter.read_image(content) for content in jpegs(min(pairs, _HELD))]
         groups = [held[start : start + batch_size] for start in range(0, len(held), batch_size)]
         self.pixels: list[PixelTensors] = [self.adapter.preprocessor.to_pixels(group) for group in groups]
+        if self.adapter.device.type == "cuda":  # as a fit hands them over
+            self.pixels = [{name: value.pin_memory() for name, value in batch.items()} for batch in self.pixels]
         self.captions = [caption(number) for number in range(pairs)]
 
     def stages(self) -> dict[str, Callable[[], object]]:

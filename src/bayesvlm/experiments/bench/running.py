@@ -34,7 +34,10 @@ def chosen(names: Sequence[str]) -> list[str]:
 
 
 def run_benchmarks(
-    names: Sequence[str], plan: Plan, say: Callable[[str], object] = lambda text: None
+    names: Sequence[str],
+    plan: Plan,
+    say: Callable[[str], object] = lambda text: None,
+    keep: Callable[[dict[str, Any]], object] = lambda result: None,
 ) -> dict[str, Any]:  # as json
     """Run benchmarks, and say with everything they found where, when and beside whom that was.
 
@@ -42,6 +45,7 @@ def run_benchmarks(
         names: of `BENCHMARKS`.
         plan: how.
         say: told what is being measured.
+        keep: given all there is after every benchmark, so that a run that is ended loses one at most.
     """
     from bayesvlm.experiments.bench.machine import Neighbours, load, machine, versions
 
@@ -61,7 +65,8 @@ def run_benchmarks(
         numbers = measure(plan).numbers()
         beside = {"took_seconds": time.perf_counter() - started, "others_busy_cores": neighbours.busy()}
         result["benchmarks"][name] = numbers | beside
-    result["load_after"] = load()
+        result["load_after"] = load()
+        keep(result)
     return result
 
 
