@@ -20,6 +20,8 @@ from bayesvlm.fitting.stages import Stages, shares
 from bayesvlm.plain import PlainVLM
 from bayesvlm.progress import duration, progress_bar
 
+_EVERY = 60  # seconds between two lines that say how far it is, where no bar does
+
 logger = logging.getLogger("bayesvlm.fitting")
 
 
@@ -68,7 +70,8 @@ def sum_groups(
     bar = progress_bar(
         "estimating the posterior", total=plan.size, done=done, unit="pairs", show=progress, note=lambda: str(stages)
     )
-    began, read = time.perf_counter(), 0
+    began = said = time.perf_counter()
+    read = 0
     with bar as advance:
         found = factors_of_groups(
             vlm, plan, left, settings, opened=opened, keep=keep if checkpoint else None, advance=advance, stages=stages
@@ -79,8 +82,10 @@ def sum_groups(
                 if checkpoint is not None and sums.pairs:
                     save_checkpoint(checkpoint, run, sums)
                 read += group.tally.read
-                if not advance.shown and number < len(left):
-                    _say(sums, plan, read / (time.perf_counter() - began))
+                now = time.perf_counter()
+                if not advance.shown and number < len(left) and now - said > _EVERY:
+                    said = now
+                    _say(sums, plan, read / (now - began))
     return sums
 
 
