@@ -106,7 +106,7 @@ def fit_factors(
     Args:
         record: what is known of the pairs; a checkpoint with another record is refused.
     """
-    run = fit_run(vlm, pairs, record, settings)
+    run = fit_run(vlm, pairs, record if limit is None else {**record, "limit": limit}, settings)
     where: dict[str, Any] = {"checkpoint": checkpoint, "run": run, "progress": progress}
     with _alone(checkpoint):
         if isinstance(pairs, PairPlan):
