@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -30,17 +31,47 @@ class _Speed(ProgressColumn):
         return Text(f"{task.speed:,.3g} {self.unit}/s" if self.unit and task.speed else "")
 
 
+class _Bar(Progress):
+    """A bar with a line below it."""
+
+    note: Callable[[], str] | None = None
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield from super().get_renderables()
+        if self.note is not None and (said := self.note()):
+            yield Text(said, style="dim", no_wrap=True, overflow="ellipsis")
+
+
+@dataclass(frozen=True)
+class Advance:
+    """Advances a bar by so many steps; whether it is shown at all."""
+
+    by: Callable[[int], None]
+    shown: bool
+
+    def __call__(self, steps: int) -> None:
+        self.by(steps)
+
+
 @contextmanager
 def progress_bar(
-    description: str, *, total: int | None, unit: str = "", show: bool | None = None
-) -> Iterator[Callable[[int], None]]:
+    description: str,
+    *,
+    total: int | None,
+    done: int = 0,
+    unit: str = "",
+    show: bool | None = None,
+    note: Callable[[], str] | None = None,
+) -> Iterator[Advance]:
     """A function that advances the bar by so many steps.
 
     Args:
         description: what is being done.
         total: number of steps, None when it is not known.
+        done: steps that an earlier run did; they do not count for the speed.
         unit: what a step is.
         show: None shows the bar when the error stream is a terminal.
+        note: what to say below it, asked several times per second.
     """
     console = Console(stderr=True)
     columns = (
@@ -53,9 +84,10 @@ def progress_bar(
         TimeRemainingColumn(),
     )
     enabled = console.is_terminal if show is None else show
-    with Progress(*columns, console=console, disable=not enabled, transient=True) as bar:
-        task = bar.add_task(description, total=total)
-        yield lambda steps: bar.advance(task, steps)
+    with _Bar(*columns, console=console, disable=not enabled, transient=True) as bar:
+        bar.note = note
+        task = bar.add_task(description, total=total, completed=done)
+        yield Advance(lambda steps: bar.advance(task, steps), enabled)
 
 
 def duration(seconds: float) -> str:

@@ -19,9 +19,14 @@ def merge(
 ) -> None:
     """Add up posteriors of the same model fitted on different pairs; factors are sums, so this is exact.
 
-    Example:
+    Posteriors remember what they were fitted on: two that read the same shard or row are refused, wherever copies of
+    it lie and however often they were merged before. Shards of a fit (fit --shard i/n) that are missing are named.
+
+    Examples:
 
         bayesvlm merge shard-0/ shard-1/ shard-2/ --out posterior/
+
+        bayesvlm merge laion/ cc12m/ --out posterior/
     """
     from bayesvlm.artifacts import SavedPosterior
     from bayesvlm.artifacts.destination import posterior_destination
@@ -32,8 +37,7 @@ def merge(
     if len({folder.resolve() for folder in posteriors}) < len(posteriors):
         raise BayesVLMError("The same posterior is given more than once; its pairs would count twice.")
     with posterior_destination(out, overwrite):
-        first, *others = [SavedPosterior.load(folder) for folder in posteriors]
-        merged = first.merge(*others)
+        merged = SavedPosterior.merged((str(folder), SavedPosterior.load(folder)) for folder in posteriors)
         merged.save(out)
     n, lam = merged.factors["image"].n, merged.config.lam
     text = [
