@@ -41,7 +41,9 @@ def test_ours_and_the_reference_agree(everything: tuple[Result, Path]) -> None:
     assert found["head"]["facts"]["largest_difference_to_classify"] < 1e-4
     assert found["epig"]["ways"]["scores"]["largest_difference"] < 1e-4
     assert found["cache"]["facts"]["largest_difference"] < 1e-4
-    assert all(0 <= share <= 1 for share in found["fit"]["ways"]["ours"]["share_outside_the_encoder"])
+    fit = found["fit"]["ways"]["ours"]
+    assert all(0 <= share <= 1 for share in fit["share_outside_the_encoder"])
+    assert all(len(fit[f"seconds_{stage}"]) == 2 for stage in ("waiting", "images", "texts", "curvature"))
 
 
 def test_what_is_kept_is_what_was_printed(everything: tuple[Result, Path]) -> None:

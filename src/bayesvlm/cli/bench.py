@@ -34,13 +34,13 @@ def bench(
         ),
     ] = False,
     repeats: Annotated[
-        int | None, typer.Option(min=1, help="Turns that count. [default: 3 to 15, fewer where one takes long]")
+        int | None, typer.Option(min=1, help="Turns that count. [default: 2 to 15, fewer where one takes long]")
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Tiny sizes, in seconds: to see that everything runs, not how fast.")
     ] = False,
     pairs: Annotated[
-        int | None, typer.Option(min=2, help="Pairs of the end-to-end fit. [default: 20,000 on a GPU, else 256]")
+        int | None, typer.Option(min=2, help="Pairs of the end-to-end fit. [default: 20,000 on a GPU, else 512]")
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="A json file for the results, to be kept.")] = None,
     overwrite: Overwrite = False,
