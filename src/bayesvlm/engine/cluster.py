@@ -1,0 +1,209 @@
+"""A Ray cluster to work on: the one that is there, or one of this machine alone; and what of it each worker gets."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from bayesvlm.core.errors import BayesVLMError, check_count, first_line
+
+DECODE_CPUS = 0.25  # the least that a task which decodes asks for
+_ACTOR_CPUS = 0.5  # of an actor that drives a GPU, or that has one of a few cores: what is left decodes
+_MANY_CORES = 8  # on a node without GPUs, from which on an actor has several
+_SEVERAL = 4.0
+_BATCHES_AHEAD = 16  # of ready pixels that wait for one actor at most
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class RayOptions:
+    """What a caller asks of a cluster.
+
+    Args:
+        address: of a running cluster, "auto" for the one this machine belongs to; None takes the one that this process
+            is connected to, else the one in $RAY_ADDRESS, else starts Ray on this machine and ends it again.
+        actors: how many processes hold the model; None takes as many as fit.
+        gpus_per_actor: None takes one where the cluster has GPUs, else none.
+        cpus_per_actor: None leaves at least half of the processors to decoding.
+    """
+
+    address: str | None = None
+    actors: int | None = None
+    gpus_per_actor: float | None = None
+    cpus_per_actor: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.actors is not None:
+            check_count("actors", self.actors)
+        for name, least in (("gpus_per_actor", 0.0), ("cpus_per_actor", 0.01)):
+            value = getattr(self, name)
+            if value is not None and not (least <= value < 1 or (value >= 1 and float(value).is_integer())):
+                raise BayesVLMError(
+                    f"{name} is {value}; Ray takes a share between {least:g} and 1, or a whole number, such as 0.5 or 2."
+                )
+
+
+@dataclass(frozen=True)
+class Node:
+    """What a machine of the cluster has."""
+
+    cpus: float
+    gpus: float
+
+
+@dataclass(frozen=True)
+class Resources:
+    """How the work is spread.
+
+    Args:
+        actors: processes that hold the model.
+        cpus, gpus: what each of them asks for.
+        decode_cpus: what a task that decodes asks for.
+        ahead: batches that are decoded, or being decoded, before an actor takes them.
+    """
+
+    actors: int
+    cpus: float
+    gpus: float
+    decode_cpus: float = DECODE_CPUS
+    ahead: int = 4
+
+    @property
+    def device(self) -> str:
+        """Where the actors compute."""
+        return "cuda" if self.gpus else "cpu"
+
+    @property
+    def of_actor(self) -> dict[str, float]:
+        """As Ray's options."""
+        return {"num_cpus": self.cpus, "num_gpus": self.gpus}
+
+
+def share(nodes: Sequence[Node], options: RayOptions) -> Resources:
+    """How many actors of what size the nodes hold, with something left for decoding.
+
+    Raises:
+        BayesVLMError: where the cluster can never hold what is asked for. Ray itself would wait for it without end.
+    """
+    gpus = options.gpus_per_actor
+    if gpus is None:
+        gpus = 1.0 if any(node.gpus >= 1 for node in nodes) else 0.0
+    largest = max((node.cpus for node in nodes if node.gpus >= gpus), default=0.0)
+    cpus = options.cpus_per_actor
+    if cpus is None:
+        cpus = _ACTOR_CPUS if gpus or largest < _MANY_CORES else _SEVERAL
+    asked = f"{cpus:g} CPUs and {gpus:g} GPUs" if gpus else f"{cpus:g} CPUs"
+    room = [_fitting(node, cpus, gpus) for node in nodes]
+    if not any(room):
+        has = ", ".join(sorted({f"{node.cpus:g} CPUs and {node.gpus:g} GPUs" for node in nodes})) or "no node at all"
+        raise BayesVLMError(
+            f"An actor asks for {asked}, and no node of the cluster has them (there are nodes of {has}); lower "
+            "--cpus-per-actor or --gpus-per-actor, or add such a node first."
+        )
+    sharing = [_fitting(Node(node.cpus / 2, node.gpus), cpus, gpus) for node in nodes]  # half of each node decodes
+    actors = options.actors or max(1, sum(sharing))
+    if actors > sum(room):
+        raise BayesVLMError(
+            f"{actors} actors of {asked} were asked for, and the cluster holds {sum(room)} at most; lower --actors, "
+            "--cpus-per-actor or --gpus-per-actor."
+        )
+    free = sum(node.cpus for node in nodes) - actors * cpus
+    if free < DECODE_CPUS - _ROUNDING:
+        raise BayesVLMError(
+            f"{actors} actors of {asked} leave {max(free, 0):g} CPUs of the cluster to decode images, which takes at "
+            f"least {DECODE_CPUS:g}; lower --actors or --cpus-per-actor."
+        )
+    decode = 1.0 if free >= 2 * actors else DECODE_CPUS
+    return Resources(actors, cpus, gpus, decode, max(2, min(_BATCHES_AHEAD, round(free / actors / decode) + 1)))
+
+
+def _fitting(node: Node, cpus: float, gpus: float) -> int:
+    """How many actors a node holds."""
+    by_cpu = int(node.cpus / cpus + _ROUNDING)
+    return min(by_cpu, int(node.gpus / gpus + _ROUNDING)) if gpus else by_cpu
+
+
+@contextmanager
+def cluster(options: RayOptions) -> Iterator[Resources]:
+    """Be connected to a cluster in this block.
+
+    What this block started it ends; a Ray that this process was connected to before stays as it is.
+
+    Raises:
+        BayesVLMError: where Ray is not installed, the address leads nowhere, or the cluster is too small.
+    """
+    ray = import_ray()
+    mine = not ray.is_initialized()
+    with _as_it_was() if mine else _quiet():
+        try:
+            if mine:
+                _connect(ray, options.address)
+            nodes = [_node(found["Resources"]) for found in ray.nodes() if found["Alive"]]
+            yield share(nodes, options)
+        finally:
+            if mine:
+                ray.shutdown()
+
+
+def import_ray() -> Any:
+    """The module, or a sentence on what to install."""
+    if importlib.util.find_spec("ray") is None:
+        raise BayesVLMError("--engine ray needs Ray, which is not installed: `pip install 'bayesvlm[ray]'`.")
+    # Ray's own log of what users do, and its warnings of what is to change, are no business of a command's.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    import ray
+
+    return ray
+
+
+def _connect(ray: Any, address: str | None) -> None:
+    place = address or os.environ.get("RAY_ADDRESS") or "local"
+    own = {"include_dashboard": False} if place == "local" else {}
+    try:
+        ray.init(address=place, log_to_driver=False, logging_level=logging.ERROR, **own)
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        if place == "local":
+            raise BayesVLMError(f"Ray cannot be started on this machine ({first_line(error)}).") from error
+        raise BayesVLMError(
+            f"There is no Ray cluster to be had at --address {place} ({first_line(error)}); start one with "
+            "`ray start --head`, or leave --address out to use this machine alone."
+        ) from error
+
+
+def _node(has: dict[str, float]) -> Node:
+    return Node(has.get("CPU", 0.0), has.get("GPU", 0.0))
+
+
+@contextmanager
+def _as_it_was() -> Iterator[None]:
+    """Undo what `ray.init` does to this process besides: Ray takes over SIGTERM."""
+    in_main = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGTERM) if in_main else None
+    with _quiet():
+        try:
+            yield
+        finally:
+            if in_main:
+                signal.signal(signal.SIGTERM, handler if handler is not None else signal.SIG_DFL)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep what Ray Data tells of itself off the terminal; its log files have it."""
+    handlers = [handler for handler in logging.getLogger("ray.data").handlers if handler.get_name() == "console"]
+    levels = [handler.level for handler in handlers]
+    for handler in handlers:
+        handler.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for handler, level in zip(handlers, levels, strict=True):
+            handler.setLevel(level)
