@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -22,13 +22,13 @@ _ENOUGH = object()
 
 
 @dataclass(frozen=True)
-class _Preparation(Generic[Item, Made, Batch]):
+class Preparation(Generic[Item, Made, Batch]):
     """What a task does to a batch of items, with Pillow's settings of the process that asks for it."""
 
     prepare: Callable[[Item], Made]
     collate: Callable[[list[Made]], Batch]
-    most_pixels: int | None
-    truncated: bool
+    most_pixels: int | None = field(default_factory=lambda: Image.MAX_IMAGE_PIXELS)
+    truncated: bool = field(default_factory=lambda: ImageFile.LOAD_TRUNCATED_IMAGES)
 
     def __call__(self, items: list[Item]) -> Batch:
         torch.set_num_threads(1)
@@ -61,8 +61,8 @@ class DecodingTasks:
         import ray
 
         task = ray.remote(num_cpus=self.resources.decode_cpus)(_prepared)
-        preparation = ray.put(_Preparation(prepare, collate, Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES))
-        for made in _begun_ahead(batches, lambda items: task.remote(preparation, items), self.resources.ahead):
+        preparation = ray.put(Preparation(prepare, collate))
+        for made in begun_ahead(batches, lambda items: task.remote(preparation, items), self.resources.ahead):
             try:
                 batch = ray.get(made)
             except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError) as error:
@@ -73,11 +73,11 @@ class DecodingTasks:
             yield batch.pin_memory() if pin else batch
 
 
-def _prepared(preparation: _Preparation[Any, Any, Any], items: list[Any]) -> Any:
+def _prepared(preparation: Preparation[Any, Any, Any], items: list[Any]) -> Any:
     return preparation(items)
 
 
-def _begun_ahead(items: Iterable[Item], begin: Callable[[Item], Made], most: int) -> Iterator[Made]:
+def begun_ahead(items: Iterable[Item], begin: Callable[[Item], Made], most: int) -> Iterator[Made]:
     """What was begun for every item, in order; a thread consumes the items, at most so many ahead."""
     begun: queue.Queue[Any] = queue.Queue(maxsize=most)
     stop = threading.Event()
