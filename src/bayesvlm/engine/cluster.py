@@ -6,6 +6,7 @@ import importlib.util
 import logging
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -141,7 +142,7 @@ def cluster(options: RayOptions) -> Iterator[Resources]:
     """
     ray = import_ray()
     mine = not ray.is_initialized()
-    with _as_it_was() if mine else _quiet():
+    with _quiet(ray):
         try:
             if mine:
                 _connect(ray, options.address)
@@ -156,10 +157,10 @@ def import_ray() -> Any:
     """The module, or a sentence on what to install."""
     if importlib.util.find_spec("ray") is None:
         raise BayesVLMError("--engine ray needs Ray, which is not installed: `pip install 'bayesvlm[ray]'`.")
-    # Ray's own log of what users do, and its warnings of what is to change, are no business of a command's.
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # what is done here is reported to nobody
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     import ray
+    import ray.data
 
     return ray
 
@@ -168,14 +169,22 @@ def _connect(ray: Any, address: str | None) -> None:
     place = address or os.environ.get("RAY_ADDRESS") or "local"
     own = {"include_dashboard": False} if place == "local" else {}
     try:
-        ray.init(address=place, log_to_driver=False, logging_level=logging.ERROR, **own)
+        with _muted(), _sigterm_kept():
+            ray.init(address=place, log_to_driver=False, logging_level=logging.ERROR, **own)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         if place == "local":
-            raise BayesVLMError(f"Ray cannot be started on this machine ({first_line(error)}).") from error
+            raise BayesVLMError(
+                f"Ray cannot be started on this machine ({first_line(error)}); make room in {_session_folder()}, or "
+                "leave --engine ray out."
+            ) from error
         raise BayesVLMError(
             f"There is no Ray cluster to be had at --address {place} ({first_line(error)}); start one with "
             "`ray start --head`, or leave --address out to use this machine alone."
         ) from error
+
+
+def _session_folder() -> str:
+    return os.environ.get("RAY_TMPDIR", "/tmp/ray")
 
 
 def _node(has: dict[str, float]) -> Node:
@@ -183,27 +192,53 @@ def _node(has: dict[str, float]) -> Node:
 
 
 @contextmanager
-def _as_it_was() -> Iterator[None]:
-    """Undo what `ray.init` does to this process besides: Ray takes over SIGTERM."""
-    in_main = threading.current_thread() is threading.main_thread()
-    handler = signal.getsignal(signal.SIGTERM) if in_main else None
-    with _quiet():
-        try:
-            yield
-        finally:
-            if in_main:
-                signal.signal(signal.SIGTERM, handler if handler is not None else signal.SIG_DFL)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep what Ray Data tells of itself off the terminal; its log files have it."""
+def _quiet(ray: Any) -> Iterator[None]:
+    """Keep off the terminal what Ray tells of itself, some of it on standard output; its log files have it."""
     handlers = [handler for handler in logging.getLogger("ray.data").handlers if handler.get_name() == "console"]
     levels = [handler.level for handler in handlers]
+    worker = ray._private.worker
+    told = getattr(worker, "_worker_logs_enabled", True)
     for handler in handlers:
         handler.setLevel(logging.CRITICAL)
+    worker._worker_logs_enabled = False  # as Ray's own debugger does; there is no other way
     try:
         yield
     finally:
+        worker._worker_logs_enabled = told
         for handler, level in zip(handlers, levels, strict=True):
             handler.setLevel(level)
+
+
+@contextmanager
+def _muted() -> Iterator[None]:
+    """Have Ray's C++ begin here without the lines that no log level of Python's keeps off the error stream.
+
+    It reads its level once, when it begins, and says so; what goes wrong meanwhile is raised.
+    """
+    given = os.environ.get("RAY_BACKEND_LOG_LEVEL")
+    os.environ["RAY_BACKEND_LOG_LEVEL"] = given or "fatal"
+    sys.stderr.flush()
+    kept = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+        if given is None:
+            del os.environ["RAY_BACKEND_LOG_LEVEL"]
+
+
+@contextmanager
+def _sigterm_kept() -> Iterator[None]:
+    """Undo at the end that `ray.init` takes over SIGTERM."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if handler is None else handler)

@@ -1,4 +1,4 @@
-"""Batches made ready by tasks on any node of a cluster, in order, ahead of the actor that takes them."""
+"""Batches made ready by tasks on any node of a cluster, in order, ahead of who takes them."""
 
 from __future__ import annotations
 
@@ -30,18 +30,20 @@ class Preparation(Generic[Item, Made, Batch]):
     most_pixels: int | None = field(default_factory=lambda: Image.MAX_IMAGE_PIXELS)
     truncated: bool = field(default_factory=lambda: ImageFile.LOAD_TRUNCATED_IMAGES)
 
-    def __call__(self, items: list[Item]) -> Batch:
-        torch.set_num_threads(1)
-        Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES = self.most_pixels, self.truncated
-        return self.collate([self.prepare(item) for item in items])
+
+def prepared(preparation: Preparation[Item, Made, Batch], items: list[Item]) -> Batch:
+    """A batch, prepared and put together by one thread of a process that does nothing else."""
+    torch.set_num_threads(1)
+    Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES = preparation.most_pixels, preparation.truncated
+    return preparation.collate([preparation.prepare(item) for item in items])
 
 
 @dataclass(frozen=True)
 class DecodingTasks:
-    """`bayesvlm.images.workers.in_order`, by tasks of Ray in the place of worker processes.
+    """The pool that has batches prepared by tasks of Ray, in the place of worker processes.
 
-    The items are consumed by a thread of this process, so that reading them does not wait for the encoder; what is
-    made of them lies in the object store of Ray, and no more than a few batches of it at once.
+    The items are consumed by a thread of this process, so that the encoder does not wait while they are read; what is
+    made of them lies in the object store of Ray, a few batches of it at once.
     """
 
     resources: Resources
@@ -53,32 +55,35 @@ class DecodingTasks:
         collate: Callable[[list[Made]], Batch],
         pin: bool = False,
     ) -> Iterator[Batch]:
-        """Every batch of items, prepared and put together, in order; arguments as for `in_order`.
+        """Every batch of items, prepared and put together, in order; see `bayesvlm.images.workers.in_order`.
 
         Raises:
-            BayesVLMError: when the processes that prepare a batch die again and again.
+            BayesVLMError: when the processes that prepare a batch end before they are done, each time it is tried.
         """
         import ray
 
-        task = ray.remote(num_cpus=self.resources.decode_cpus)(_prepared)
+        task = ray.remote(num_cpus=self.resources.decode_cpus)(prepared)
         preparation = ray.put(Preparation(prepare, collate))
         for made in begun_ahead(batches, lambda items: task.remote(preparation, items), self.resources.ahead):
-            try:
-                batch = ray.get(made)
-            except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError) as error:
-                raise BayesVLMError(
-                    f"The process that prepared a batch of images ended before its work was done, each time it was "
-                    f"tried ({first_line(error)}), mostly for want of memory: give smaller batches."
-                ) from error
+            batch = result(made)
             yield batch.pin_memory() if pin else batch
 
 
-def _prepared(preparation: Preparation[Any, Any, Any], items: list[Any]) -> Any:
-    return preparation(items)
+def result(reference: Any) -> Any:
+    """What a task or an actor has made, waiting for it."""
+    import ray
+
+    try:
+        return ray.get(reference)
+    except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError) as error:
+        raise BayesVLMError(
+            "A process that prepares images ended before its work was done, each time it was tried "
+            f"({first_line(error)}), mostly for want of memory: give smaller batches."
+        ) from error
 
 
 def begun_ahead(items: Iterable[Item], begin: Callable[[Item], Made], most: int) -> Iterator[Made]:
-    """What was begun for every item, in order; a thread consumes the items, at most so many ahead."""
+    """What was begun for every item, in order; a thread consumes the items, so many ahead at most."""
     begun: queue.Queue[Any] = queue.Queue(maxsize=most)
     stop = threading.Event()
 
@@ -95,7 +100,7 @@ def begun_ahead(items: Iterable[Item], begin: Callable[[Item], Made], most: int)
                 if stop.is_set():
                     return
                 offer(begin(item))
-        except BaseException as error:  # the caller's own iterable's: raised where the results are taken
+        except BaseException as error:  # of the caller's own iterable: raised where the results are taken
             offer(error)
         else:
             offer(_ENOUGH)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing
-from dataclasses import replace
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -13,7 +13,7 @@ import torch
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.features import Features
 from bayesvlm.engine.cluster import Resources
-from bayesvlm.engine.decoding import Preparation, begun_ahead
+from bayesvlm.engine.decoding import Preparation, begun_ahead, prepared, result
 from bayesvlm.images.decoding import ImageInputs
 from bayesvlm.models.adapter import Adapter
 from bayesvlm.models.streaming import EncodedBatch, Expansion, PixelBatch, stream_pixels
@@ -22,27 +22,38 @@ Item = TypeVar("Item")
 Made = TypeVar("Made")
 
 
-class RayEncoder:
-    """`bayesvlm.models.streaming.stream_features` on a cluster: the same batches, so the same features.
-
-    Images that are given as paths are read where they are decoded, so every node must see them under that path; bytes
-    of images travel from this process. Ready pixels go from where they are made to the actor that takes them.
+@contextmanager
+def ray_encoder(adapter: Adapter, resources: Resources) -> Iterator[RayEncoder]:
+    """Actors that encode, for as long as the block lasts.
 
     Args:
         adapter: the model; the actors get it from here, so that they need not find it themselves.
-        resources: of the cluster this process is connected to.
+        resources: of the cluster that this process is connected to.
+    """
+    import ray
+
+    model = ray.put(adapter.to(torch.device("cpu")))
+    actor = ray.remote(max_restarts=-1, max_task_retries=-1, **resources.of_actor)(_Encoder)
+    actors = [actor.remote([model], resources.device) for _ in range(resources.actors)]
+    try:
+        yield RayEncoder(adapter, resources, actors)
+    finally:
+        for each in actors:
+            ray.kill(each)
+
+
+class RayEncoder:
+    """`bayesvlm.models.streaming.stream_features` on a cluster: the same batches in the same order.
+
+    Images that are given as paths are read where they are decoded, so every node must see them under that path; bytes
+    of images travel from this process. Ready pixels go from where they are made to the actor that takes them.
     """
 
-    def __init__(self, adapter: Adapter, resources: Resources) -> None:
-        import ray
-
+    def __init__(self, adapter: Adapter, resources: Resources, actors: Iterable[Any]) -> None:
         self.preprocessor, self.resources = adapter.preprocessor, resources
-        model = ray.put(adapter.to(torch.device("cpu")))
-        actor = ray.remote(max_restarts=-1, max_task_retries=-1, **resources.of_actor)(_Encoder)
-        self._actors = deque(actor.remote(model, resources.device) for _ in range(resources.actors))
-        self._task = ray.remote(num_cpus=resources.decode_cpus)(_prepared)
+        self._actors = deque(actors)
 
-    def stream(
+    def __call__(
         self,
         inputs: ImageInputs,
         *,
@@ -55,49 +66,69 @@ class RayEncoder:
         """The features of images from any iterable; arguments as for `stream_features`.
 
         The iterable is consumed in this process, a few batches per actor ahead. A batch whose actor or node is lost is
-        encoded again by another.
+        encoded again.
         """
-        batches = stream_pixels(
-            self.preprocessor,
-            inputs,
-            batch_size=batch_size,
-            expansion=expansion,
-            label=label,
-            total=total,
-            in_order=self._in_order,
-        )
-        with closing(batches):
+        options: dict[str, Any] = {"batch_size": batch_size, "expansion": expansion, "label": label, "total": total}
+        with closing(stream_pixels(self.preprocessor, inputs, workers=self, **options)) as batches:
             for batch in batches:
                 if strict and batch.unreadable:
                     raise BayesVLMError(batch.unreadable[min(batch.unreadable)])
-                features = Features(**batch.pixels) if batch.pixels is not None else self._nothing
+                # pixels that came ready from the caller have been through no task
+                found = batch if isinstance(batch, _Encoded) else result(self._next_actor().encode.remote(batch))
                 yield EncodedBatch(
-                    features=features, places=batch.places, unreadable=batch.unreadable, inputs=batch.inputs
+                    features=found.features, places=batch.places, unreadable=batch.unreadable, inputs=batch.inputs
                 )
 
-    def close(self) -> None:
-        """End the actors."""
-        import ray
-
-        for actor in self._actors:
-            ray.kill(actor)
-        self._actors.clear()
-
-    def _in_order(
+    def in_order(
         self,
         batches: Iterable[list[Item]],
         prepare: Callable[[Item], Made],
         collate: Callable[[list[Made]], PixelBatch],
+        pin: bool = False,
     ) -> Iterator[PixelBatch]:
-        """Every batch with the features in the place of its pixels."""
+        """Every batch with features in the place of its pixels; the pool that `stream_pixels` has the work done by."""
         import ray
 
+        task = ray.remote(num_cpus=self.resources.decode_cpus)(prepared)
         preparation = ray.put(Preparation(prepare, collate))
 
         def begin(items: list[Item]) -> Any:
-            self._actors.rotate(-1)
-            return self._actors[0].encoded.remote(self._task.remote(preparation, items))
+            return self._next_actor().encode.remote(task.remote(preparation, items))
 
-        ahead = self.resources.ahead * self.resources.actors
-        for encoded in begun_ahead(batches, begin, ahead):
-            yield ray.get(encoded)
+        for encoded in begun_ahead(batches, begin, self.resources.ahead * self.resources.actors):
+            yield result(encoded)
+
+    def _next_actor(self) -> Any:
+        self._actors.rotate(-1)
+        return self._actors[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Encoded(PixelBatch):
+    """A batch whose pixels were encoded and left where that was."""
+
+    pixels: None = None
+    features: Features  # [n]
+    failure: str | None = None
+
+
+class _Encoder:
+    """What an actor of Ray is: one copy of the model."""
+
+    def __init__(self, model: list[Any], device: str) -> None:
+        import ray
+
+        adapter: Adapter = ray.get(model[0])
+        self.adapter = adapter.to(torch.device(device))
+        self.nothing = self.adapter.encode_pixels(self.adapter.preprocessor.blank)[:0].to("cpu")
+
+    def encode(self, batch: PixelBatch) -> _Encoded:
+        features = self.nothing
+        if batch.pixels is not None:
+            features = self.adapter.encode_pixels(batch.pixels).to("cpu")
+        return _Encoded(
+            features=features,
+            places=batch.places,
+            unreadable=batch.unreadable,
+            failure=getattr(batch, "failure", None),
+        )

@@ -1,172 +1,87 @@
-"""Finished groups of pairs and their sums: on the wire, on disk, and added up in the order of the groups.
+"""Groups that workers finish in any order, added up in the order of the plan, and kept from the moment they are there.
 
-sum.safetensors              the sums of all groups before the first that is not finished yet, in order
-group-00000012.safetensors   of a group that was finished before one with a lower number
+FILE                        the checkpoint of a fit, as one process writes it: sums of the first groups, in order
+FILE.group-00000012         of a group that was finished before one that comes earlier, the same for itself alone
 
-Every file is whole or absent, and names the run it belongs to. Sums are taken in the order of the groups whatever order
-they were finished in, so that the factors do not depend on who was faster.
+Every file is whole or absent, and names the run it belongs to. Because sums are taken in one order, the factors do not
+depend on who was faster, to the last bit; because the first file is a checkpoint like any other, a fit that was begun on
+a cluster can be ended by one process, and the other way round.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
-from safetensors.torch import load as from_safetensors
-from safetensors.torch import save as to_safetensors
-
-from bayesvlm.artifacts.files import read_safetensors, write_together
-from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.core.estimation import TOWERS, Tower
-from bayesvlm.core.factors import KroneckerFactors
-
-_SUM = "sum.safetensors"
-
-
-@dataclass(frozen=True, eq=False)
-class GroupSums:
-    """What came of a group, or of several.
-
-    Args:
-        factors: of both towers; None where no pair of it could be used.
-        skipped: by name, what could not be read and why.
-        seconds: by stage of the work.
-    """
-
-    factors: dict[Tower, KroneckerFactors] | None
-    skipped: dict[str, str] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def pairs(self) -> int:
-        return 0 if self.factors is None else self.factors["image"].n
-
-    def __add__(self, other: GroupSums) -> GroupSums:
-        factors = self.factors or other.factors
-        if self.factors is not None and other.factors is not None:
-            factors = {tower: self.factors[tower].merge(other.factors[tower]) for tower in TOWERS}
-        seconds = {
-            stage: self.seconds.get(stage, 0.0) + other.seconds.get(stage, 0.0)
-            for stage in {**self.seconds, **other.seconds}
-        }
-        return GroupSums(factors, {**self.skipped, **other.skipped}, seconds)
-
-    def to_bytes(self, **facts: Any) -> bytes:
-        """As a file of safetensors, with these facts beside."""
-        tensors = {}
-        for tower, factors in (self.factors or {}).items():
-            tensors[f"{tower}.A"], tensors[f"{tower}.B"] = factors.A_sum.cpu(), factors.B_sum.cpu()
-        written = {"pairs": self.pairs, "skipped": self.skipped, "seconds": self.seconds, **facts}
-        return to_safetensors(tensors, {name: json.dumps(value, sort_keys=True) for name, value in written.items()})
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> tuple[GroupSums, dict[str, Any]]:
-        """What `to_bytes` wrote, and the facts beside."""
-        length = int.from_bytes(content[:8], "little")
-        head = json.loads(content[8 : 8 + length]).get("__metadata__", {})
-        return cls._of(from_safetensors(content), head)
-
-    @classmethod
-    def read(cls, path: Path) -> tuple[GroupSums, dict[str, Any]]:
-        """What `to_bytes` gave, from a file."""
-        tensors = read_safetensors(path)
-        with safe_open(str(path), framework="pt") as file:
-            return cls._of(tensors, file.metadata() or {})
-
-    @classmethod
-    def _of(cls, tensors: Mapping[str, Any], head: Mapping[str, str]) -> tuple[GroupSums, dict[str, Any]]:
-        facts = {name: json.loads(value) for name, value in head.items()}
-        pairs, skipped, seconds = (facts.pop(name) for name in ("pairs", "skipped", "seconds"))
-        factors: dict[Tower, KroneckerFactors] | None = None
-        if pairs:
-            factors = {
-                tower: KroneckerFactors(tensors[f"{tower}.A"], tensors[f"{tower}.B"], pairs) for tower in TOWERS
-            }
-        return cls(factors, skipped, seconds), facts
+from bayesvlm.artifacts.checkpoint import restore_checkpoint, save_checkpoint
+from bayesvlm.core.groups import GroupFactors, GroupSums
 
 
 class FinishedGroups:
-    """The groups that are finished, kept in a folder from the moment they are.
+    """The groups that are finished.
 
     Args:
-        folder: made by the first write.
-        run: what identifies the run (weights, data, settings, grouping), as json; files of another run are refused.
+        order: the index of every group there is, in the order they are added up in.
+        checkpoint: the file; None keeps nothing.
+        run: what identifies the run; files of another are refused.
     """
 
-    def __init__(self, folder: Path, run: Mapping[str, Any]) -> None:
-        self.folder, self.run = folder, json.loads(json.dumps(dict(run)))
-        self.before = 0  # all groups below this one are in the sum
-        self.sums = GroupSums(None)
-        self._later: dict[int, GroupSums] = {}
-        self._restore()
-
-    @property
-    def done(self) -> set[int]:
-        """The groups that are finished."""
-        return {*range(self.before), *self._later}
-
-    @property
-    def pairs(self) -> int:
-        """How many pairs they held."""
-        return self.sums.pairs + sum(sums.pairs for sums in self._later.values())
-
-    def add(self, group: int, sums: GroupSums) -> bool:
-        """Keep a group that was finished now; False where it is here already, and counts once."""
-        if group < self.before or group in self._later:
-            return False
-        if group > self.before:
-            self._write(self._file(group), sums, group=group)
-            self._later[group] = sums
-            return True
-        total, after = self.sums + sums, group + 1
-        waited = []
-        while after in self._later:
-            total = total + self._later[after]
-            waited.append(after)
-            after += 1
-        self._write(_SUM, total, before=after)  # everything counts from here on, or nothing of it
-        self.sums, self.before = total, after
-        for number in waited:
-            del self._later[number]
-            (self.folder / self._file(number)).unlink(missing_ok=True)
-        return True
-
-    def remove(self) -> None:
-        """Delete the files: the sums are kept elsewhere now."""
-        for path in [*self.folder.glob("group-*.safetensors"), self.folder / _SUM]:
-            path.unlink(missing_ok=True)
-        if self.folder.is_dir() and not any(self.folder.iterdir()):
-            self.folder.rmdir()
-
-    def _restore(self) -> None:
-        if (path := self.folder / _SUM).exists():
-            self.sums, facts = self._read(path)
-            self.before = facts["before"]
-        for path in sorted(self.folder.glob("group-*.safetensors")):
-            sums, facts = self._read(path)
-            if facts["group"] < self.before:  # in the sum: the run ended between writing that and deleting this
+    def __init__(self, order: Sequence[int], checkpoint: Path | None, run: Mapping[str, Any]) -> None:
+        self.checkpoint, self.run = checkpoint, run
+        self.sums = restore_checkpoint(checkpoint, run)[0] if checkpoint else GroupSums()
+        self._order = [index for index in order if index not in self.sums.groups]
+        self._later: dict[int, GroupFactors] = {}
+        for path in [] if checkpoint is None else waiting_files(checkpoint):
+            (index,) = (alone := restore_checkpoint(path, run)[0]).groups
+            if index in self.sums.groups:  # the run ended between adding it up and deleting this
                 path.unlink()
             else:
-                self._later[facts["group"]] = sums
+                self._later[index] = GroupFactors(index, alone.factors, alone.tally)
 
-    def _read(self, path: Path) -> tuple[GroupSums, dict[str, Any]]:
-        sums, facts = GroupSums.read(path)
-        theirs = facts.get("run", {})
-        for name in sorted(theirs.keys() | self.run.keys()):
-            if theirs.get(name) != self.run.get(name):
-                raise BayesVLMError(
-                    f"{path} belongs to another run: {name} is {theirs.get(name)!r} there and {self.run.get(name)!r} "
-                    f"here; delete {self.folder} to start afresh, or use the settings it was made with."
-                )
-        return sums, facts
+    @property
+    def left(self) -> list[int]:
+        """The groups that are not finished, in order."""
+        return [index for index in self._order if index not in self._later]
 
-    def _write(self, name: str, sums: GroupSums, **facts: Any) -> None:
-        write_together(self.folder, {name: sums.to_bytes(run=self.run, **facts)})
+    @property
+    def read(self) -> int:
+        """How many pairs were read, with those that could not be used."""
+        return self.sums.tally.read + sum(group.tally.read for group in self._later.values())
 
-    @staticmethod
-    def _file(group: int) -> str:
-        return f"group-{group:08}.safetensors"
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Per stage of the work, of all actors together."""
+        return dict(sum((group.tally for group in self._later.values()), self.sums.tally).seconds)
+
+    def add(self, group: GroupFactors) -> bool:
+        """Keep a group that was finished now; False where it is here already, and counts once."""
+        if group.index not in self._order or group.index in self._later:
+            return False
+        if group.index != self._order[0]:
+            if self.checkpoint is not None:
+                save_checkpoint(waiting_file(self.checkpoint, group.index), self.run, GroupSums().add(group))
+            self._later[group.index] = group
+            return True
+        total, count = self.sums.add(group), 1
+        while count < len(self._order) and self._order[count] in self._later:
+            total = total.add(self._later[self._order[count]])
+            count += 1
+        if self.checkpoint is not None:
+            save_checkpoint(self.checkpoint, self.run, total)  # from here on all of them count, and until here none
+        self.sums, added, self._order = total, self._order[:count], self._order[count:]
+        for index in added[1:]:
+            del self._later[index]
+            if self.checkpoint is not None:
+                waiting_file(self.checkpoint, index).unlink(missing_ok=True)
+        return True
+
+
+def waiting_file(checkpoint: Path, index: int) -> Path:
+    """Where a group is kept that waits for an earlier one."""
+    return checkpoint.with_name(f"{checkpoint.name}.group-{index:08}")
+
+
+def waiting_files(checkpoint: Path) -> list[Path]:
+    """Those that are there."""
+    return sorted(checkpoint.parent.glob(f"{checkpoint.name}.group-*"))

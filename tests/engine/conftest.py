@@ -1,0 +1,46 @@
+"""One Ray for all tests of a session, on two processors, in a folder that goes with it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bayesvlm.engine.cluster import Resources
+
+TWO_ACTORS = Resources(actors=2, cpus=0.5, gpus=0)
+
+
+@pytest.fixture(scope="session")
+def ray_session() -> Iterator[None]:
+    """Ray, which this process is connected to."""
+    ray = pytest.importorskip("ray", reason="Ray is not installed")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # sockets lie in it, whose paths must be short
+    try:
+        ray.init(
+            address="local",
+            num_cpus=2,
+            object_store_memory=150 * 2**20,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            _temp_dir=str(folder),
+        )
+        yield
+    finally:
+        ray.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of tar shards, with images among them that cannot be read."""
+    from held_pairs import write_shards
+
+    return write_shards(tmp_path_factory.mktemp("pairs") / "shards")
