@@ -8,12 +8,9 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-
-from bayesvlm.engine.cluster import Resources
-
-TWO_ACTORS = Resources(actors=2, cpus=0.5, gpus=0)
 
 
 @pytest.fixture(scope="session")
@@ -22,20 +19,27 @@ def ray_session() -> Iterator[None]:
     ray = pytest.importorskip("ray", reason="Ray is not installed")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # sockets lie in it, whose paths must be short
+    with pytest.MonkeyPatch.context() as patch:
+        tests = str(Path(__file__).parents[1])  # workers import held_pairs
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [tests, os.environ.get("PYTHONPATH")])))
+        _start(ray, folder)
     try:
-        ray.init(
-            address="local",
-            num_cpus=2,
-            object_store_memory=150 * 2**20,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            _temp_dir=str(folder),
-        )
         yield
     finally:
         ray.shutdown()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _start(ray: Any, folder: Path) -> None:
+    ray.init(
+        address="local",
+        num_cpus=2,
+        object_store_memory=150 * 2**20,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+        _temp_dir=str(folder),
+    )
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -151,6 +152,28 @@ def cluster(options: RayOptions) -> Iterator[Resources]:
         finally:
             if mine:
                 ray.shutdown()
+
+
+@contextmanager
+def on_workers() -> Iterator[None]:
+    """Say in a sentence what workers of a cluster lack, or why they cannot go on, where this block waits for them."""
+    import ray
+
+    try:
+        yield
+    except ray.exceptions.RayError as error:
+        lacking = re.findall(r"No module named '([\w.]+)'", str(error))
+        if lacking:
+            raise BayesVLMError(
+                f"A worker of the cluster has no module {lacking[-1]!r}; install the same packages on every node, of "
+                "the same versions."
+            ) from error
+        if isinstance(error, ray.exceptions.WorkerCrashedError | ray.exceptions.OutOfMemoryError):
+            raise BayesVLMError(
+                "A process that prepares images ended before its work was done, each time it was tried "
+                f"({first_line(error)}), mostly for want of memory: give smaller batches."
+            ) from error
+        raise
 
 
 def import_ray() -> Any:

@@ -11,8 +11,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from PIL import Image, ImageFile
 
-from bayesvlm.core.errors import BayesVLMError, first_line
-from bayesvlm.engine.cluster import Resources
+from bayesvlm.engine.cluster import Resources, on_workers
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
@@ -73,13 +72,8 @@ def result(reference: Any) -> Any:
     """What a task or an actor has made, waiting for it."""
     import ray
 
-    try:
+    with on_workers():
         return ray.get(reference)
-    except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError) as error:
-        raise BayesVLMError(
-            "A process that prepares images ended before its work was done, each time it was tried "
-            f"({first_line(error)}), mostly for want of memory: give smaller batches."
-        ) from error
 
 
 def begun_ahead(items: Iterable[Item], begin: Callable[[Item], Made], most: int) -> Iterator[Made]:

@@ -5,24 +5,24 @@ from __future__ import annotations
 import logging
 import pickle
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.groups import GroupFactors, GroupSums
 from bayesvlm.data.pairs.plan import PairPlan
-from bayesvlm.engine.cluster import Resources
+from bayesvlm.engine.cluster import Resources, on_workers
 from bayesvlm.engine.decoding import DecodingTasks
 from bayesvlm.engine.groups import FinishedGroups
 from bayesvlm.fitting.groups import FitSettings, group_factors
 from bayesvlm.fitting.stages import shares
 from bayesvlm.plain import PlainVLM
 from bayesvlm.progress import progress_bar
+from bayesvlm.vlm import BayesVLM
 
 logger = logging.getLogger("bayesvlm.fitting")
 
@@ -89,12 +89,9 @@ class RayFit:
         import ray
         from ray.data import ActorPoolStrategy, DataContext
 
-        shared = ray.put((vlm.to("cpu"), plan, settings))
-        context = DataContext.get_current().copy()
-        context.enable_progress_bars = context.print_on_execution_start = False
-        context.execution_no_progress_timeout_s = -1  # a group may take hours
-        context.execution_options.preserve_order = False
-        with DataContext.current(context):
+        assert isinstance(vlm, BayesVLM)
+        shared = ray.put((vlm.without_posterior().to("cpu"), plan, settings))
+        with DataContext.current(_context(DataContext)):
             results = ray.data.from_items([{"group": index} for index in groups], override_num_blocks=len(groups))
             results = results.map_batches(
                 _GroupActor,
@@ -105,12 +102,24 @@ class RayFit:
                 ),
                 **self.resources.of_actor,
             )
-            for batch in results.iter_batches(batch_size=None, prefetch_batches=0):
-                for content in batch["result"]:
-                    found = pickle.loads(content)
-                    if isinstance(found, BayesVLMError):
-                        raise found
-                    yield found
+            with on_workers():
+                for batch in results.iter_batches(batch_size=None, prefetch_batches=0):
+                    for content in batch["result"]:
+                        found = pickle.loads(content)
+                        if isinstance(found, BayesVLMError):
+                            raise found
+                        yield found
+
+
+def _context(kind: Any) -> Any:
+    """Ray Data's settings, as they are but for these."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # it copies settings of its own that it has given up
+        context = kind.get_current().copy()
+    context.enable_progress_bars = context.print_on_execution_start = False
+    context.execution_no_progress_timeout_s = -1  # a group may take hours
+    context.execution_options.preserve_order = False
+    return context
 
 
 class _GroupActor:
@@ -120,7 +129,7 @@ class _GroupActor:
         import ray
 
         vlm, self.plan, settings = ray.get(shared[0])
-        self.vlm: PlainVLM = vlm.to(torch.device(resources.device))
+        self.vlm: BayesVLM = vlm.to(resources.device)
         self.settings: FitSettings = replace(settings, workers=DecodingTasks(resources))
         self.groups = {group.index: group for group in self.plan.groups}
 
