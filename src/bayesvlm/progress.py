@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.progress import (
@@ -30,17 +31,47 @@ class _Speed(ProgressColumn):
         return Text(f"{task.speed:,.3g} {self.unit}/s" if self.unit and task.speed else "")
 
 
+class _Note(ProgressColumn):
+    """Whatever is to be said beside the bar."""
+
+    def __init__(self, note: Callable[[], str]) -> None:
+        super().__init__()
+        self.note = note
+
+    def render(self, task: Task) -> Text:
+        return Text(self.note())
+
+
+@dataclass(frozen=True)
+class Advance:
+    """Advances a bar by so many steps; whether it is shown at all."""
+
+    by: Callable[[int], None]
+    shown: bool
+
+    def __call__(self, steps: int) -> None:
+        self.by(steps)
+
+
 @contextmanager
 def progress_bar(
-    description: str, *, total: int | None, unit: str = "", show: bool | None = None
-) -> Iterator[Callable[[int], None]]:
+    description: str,
+    *,
+    total: int | None,
+    done: int = 0,
+    unit: str = "",
+    show: bool | None = None,
+    note: Callable[[], str] | None = None,
+) -> Iterator[Advance]:
     """A function that advances the bar by so many steps.
 
     Args:
         description: what is being done.
         total: number of steps, None when it is not known.
+        done: steps that an earlier run did; they do not count for the speed.
         unit: what a step is.
         show: None shows the bar when the error stream is a terminal.
+        note: what to say at its end, asked several times per second.
     """
     console = Console(stderr=True)
     columns = (
@@ -51,11 +82,12 @@ def progress_bar(
         _Speed(unit),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
+        *([] if note is None else [_Note(note)]),
     )
     enabled = console.is_terminal if show is None else show
     with Progress(*columns, console=console, disable=not enabled, transient=True) as bar:
-        task = bar.add_task(description, total=total)
-        yield lambda steps: bar.advance(task, steps)
+        task = bar.add_task(description, total=total, completed=done)
+        yield Advance(lambda steps: bar.advance(task, steps), enabled)
 
 
 def duration(seconds: float) -> str:

@@ -25,7 +25,8 @@ from bayesvlm.core.notebook import html_table
 from bayesvlm.core.projection import Projection
 from bayesvlm.core.settings import Covariance, Link, Settings
 from bayesvlm.core.tuning import DEFAULT_TAUS, TauGrid
-from bayesvlm.fitting import fit_factors
+from bayesvlm.data.pairs import PairPlan
+from bayesvlm.fitting import FitSettings, fit_factors, planned
 from bayesvlm.gaussian import GaussianVLM
 from bayesvlm.models import resolve_device
 from bayesvlm.predicting import tuned_taus
@@ -230,9 +231,13 @@ class BayesVLM(GaussianVLM):
 
     def fit(
         self,
-        pairs: Iterable[tuple[Any, Any]],
+        pairs: Iterable[tuple[Any, Any]] | PairPlan,
         negatives: int = 32768,
         *,
+        limit: int | None = None,
+        shuffle: bool = False,
+        seed: int | None = None,
+        workers: int | None = None,
         normalise: Normalise = "paper",
         precision: Precision | None = None,
         memory: int = DEFAULT_MEMORY,
@@ -244,14 +249,20 @@ class BayesVLM(GaussianVLM):
         """Estimate the Kronecker factors of both towers from image-text pairs, in one pass, and set them here.
 
         Args:
-            pairs: iterable of batches, each (images, texts) or (Features, Features); row i belongs to row i.
+            pairs: a set of pairs, as `bayesvlm.data.resolve(name, "pairs").open()` gives it, or a plan of one
+                (`bayesvlm.data.pairs.PairPlan`), whose groups are contrasted apart; or an iterable of batches, each
+                (images, texts) or (Features, Features), where row i belongs to row i.
             negatives: size of a contrast batch; 32768 is the paper's.
+            limit: take so many pairs only, those that cannot be read included.
+            shuffle, seed: read a set of pairs in the order that the seed (0) stands for.
+            workers: processes that decode; 0 has threads do it, None chooses.
             normalise: for the sigmoid loss, "paper" (divide by the batch) or "sum".
             precision, memory: of the curvature, see `bayesvlm.core.curvature`.
             checkpoint: a file the sums are kept in after every finished contrast batch; a later call with the same
-                pairs and settings goes on from there. It is yours to delete once the posterior is saved.
+                pairs and settings goes on from there, to the same bits, and decodes nothing twice. It is yours to
+                delete once the posterior is saved.
             provenance: where the pairs came from; kept with the saved posterior.
-            total: number of pairs, for the progress bar.
+            total: number of pairs, for the progress bar; of a set of pairs it is known.
             progress: None shows a bar on a terminal.
 
         Returns:
@@ -261,16 +272,22 @@ class BayesVLM(GaussianVLM):
             self._kronecker("image", "There is nothing to fit")
         record = _record({**(provenance or {}), "negatives": negatives})
         kept = None if checkpoint is None else Path(checkpoint)
-        curvature: dict[str, Any] = {"negatives": negatives, "normalise": normalise, "precision": precision}
-        options: dict[str, Any] = {"memory": memory, "checkpoint": kept, "total": total, "progress": progress}
-        factors = fit_factors(self, pairs, record, **curvature, **options)
-        n = factors["image"].n
-        fitted = self._changed(settings=with_changes(self.settings, lam=None)).with_factors(factors)
+        options: dict[str, Any] = {"limit": limit, "checkpoint": kept, "total": total, "progress": progress}
+        found = fit_factors(
+            self,
+            planned(pairs, negatives, limit, shuffle, seed),
+            record,
+            negatives=negatives,
+            settings=FitSettings(normalise, precision, memory, workers),
+            **options,
+        )
+        n = found.factors["image"].n
+        fitted = self._changed(settings=with_changes(self.settings, lam=None)).with_factors(found.factors)
         self._hold(
             **fitted.__dict__
             | {
                 "normalise": normalise if self.loss == "sigmoid" else None,
-                "provenance": _record({**record, "contrast": min(negatives, n), "pairs": n}),
+                "provenance": _record({**record, "contrast": min(negatives, n), "pairs": n, **found.facts}),
                 "encoder_hashes": pretrained.hashes_of(self.adapter),
             }
         )

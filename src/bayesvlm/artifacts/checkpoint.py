@@ -1,4 +1,4 @@
-"""A fit that was interrupted goes on: the estimator's sums after each finished contrast batch, in one file."""
+"""A fit that was interrupted goes on: sums over finished groups and contrast batches, in one file."""
 
 from __future__ import annotations
 
@@ -9,52 +9,85 @@ from typing import Any
 
 from safetensors import safe_open
 from safetensors.torch import save as to_safetensors
+from torch import Tensor
 
 from bayesvlm.artifacts.files import read_safetensors, write_together
 from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.core.estimation import TOWERS, FactorEstimator
+from bayesvlm.core.estimation import TOWERS, Tower
 from bayesvlm.core.factors import KroneckerFactors
+from bayesvlm.core.groups import GroupSums, OpenGroup, Tally
+
+_HASHES = ("pairs", "fingerprint", "weights")  # what says little to a person, and follows from other settings
 
 
-def save_checkpoint(path: Path, estimator: FactorEstimator, run: Mapping[str, Any], digest: str) -> None:
-    """Write the finished contrast batches (and the last one's embeddings, which lend negatives) atomically.
+def save_checkpoint(path: Path, run: Mapping[str, Any], sums: GroupSums, opened: OpenGroup | None = None) -> None:
+    """Write what a fit has so far, atomically: an earlier checkpoint stays whole until this one is.
 
     Args:
         path: the file; replaced whole.
-        estimator: after at least one finished contrast batch.
         run: what identifies the run (weights, data, settings); a checkpoint of another run is refused.
-        digest: a hash of the pairs summed over so far.
+        sums: of the finished groups.
+        opened: the group that is not finished, after a contrast batch; None where there is none.
     """
-    tensors = {}
-    for tower in TOWERS:
-        factors = estimator.closed[tower]
-        tensors[f"{tower}.A"], tensors[f"{tower}.B"] = factors.A_sum.cpu(), factors.B_sum.cpu()
-        tensors[f"{tower}.recent"] = estimator.recent[tower].cpu().contiguous()
-    metadata = {"run": json.dumps(dict(run), sort_keys=True), "pairs": str(estimator.pairs_closed), "digest": digest}
+    tensors: dict[str, Tensor] = {}
+    metadata = {"run": json.dumps(dict(run), sort_keys=True), "groups": json.dumps(sorted(sums.groups))}
+    metadata["tally"] = json.dumps(vars(sums.tally))
+    _put(tensors, metadata, "sum", sums.factors or {})
+    if opened is not None:
+        _put(tensors, metadata, "open", opened.closed)
+        for tower, rows in opened.recent.items():
+            tensors[f"open.{tower}.recent"] = rows.cpu().contiguous()
+        state = {"index": opened.index, "position": opened.position, "digest": opened.digest}
+        metadata["open"] = json.dumps({**state, "tally": vars(opened.tally)})
     write_together(path.parent, {path.name: to_safetensors(tensors, metadata)})
 
 
-def restore_checkpoint(path: Path, estimator: FactorEstimator, run: Mapping[str, Any]) -> tuple[int, str]:
-    """Put a checkpoint's sums into a fresh estimator; returns how many pairs they hold and their digest.
-
-    Returns (0, "") when there is no file.
-    """
+def restore_checkpoint(path: Path, run: Mapping[str, Any]) -> tuple[GroupSums, OpenGroup | None]:
+    """What `save_checkpoint` wrote; nothing done yet where there is no file."""
     if not path.exists():
-        return 0, ""
+        return GroupSums(), None
+    tensors, metadata = read_checkpoint(path)
+    _check_same_run(path, json.loads(metadata["run"]), json.loads(json.dumps(dict(run), sort_keys=True)))
+    tally = Tally(**json.loads(metadata["tally"]))
+    sums = GroupSums(frozenset(json.loads(metadata["groups"])), _taken(tensors, metadata, "sum") or None, tally)
+    if "open" not in metadata:
+        return sums, None
+    state = json.loads(metadata["open"])
+    recent: dict[Tower, Tensor] = {t: tensors[f"open.{t}.recent"] for t in TOWERS if f"open.{t}.recent" in tensors}
+    state["tally"] = Tally(**state["tally"])
+    return sums, OpenGroup(closed=_taken(tensors, metadata, "open"), recent=recent, **state)
+
+
+def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors of a checkpoint and what is said about them."""
     tensors = read_safetensors(path)
     with safe_open(str(path), framework="pt") as file:
         metadata = file.metadata() or {}
-    saved = json.loads(metadata.get("run", "{}"))
-    wanted = json.loads(json.dumps(dict(run), sort_keys=True))
-    differing = sorted(name for name in saved.keys() | wanted.keys() if saved.get(name) != wanted.get(name))
+    if not {"run", "groups", "tally"} <= metadata.keys():
+        raise BayesVLMError(f"{path} is no checkpoint of this version of bayesvlm; delete it to start afresh.")
+    return tensors, metadata
+
+
+def _put(
+    tensors: dict[str, Tensor], metadata: dict[str, str], name: str, factors: Mapping[Tower, KroneckerFactors]
+) -> None:
+    for tower, of in factors.items():
+        tensors[f"{name}.{tower}.A"], tensors[f"{name}.{tower}.B"] = of.A_sum.cpu(), of.B_sum.cpu()
+        metadata[f"{name}.pairs"] = str(of.n)
+
+
+def _taken(tensors: Mapping[str, Tensor], metadata: Mapping[str, str], name: str) -> dict[Tower, KroneckerFactors]:
+    if f"{name}.pairs" not in metadata:
+        return {}
+    pairs = int(metadata[f"{name}.pairs"])
+    return {t: KroneckerFactors(tensors[f"{name}.{t}.A"], tensors[f"{name}.{t}.B"], pairs) for t in TOWERS}
+
+
+def _check_same_run(path: Path, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    differing = [name for name in sorted(saved.keys() | wanted.keys()) if saved.get(name) != wanted.get(name)]
     if differing:
-        name = differing[0]
+        name = next((name for name in differing if name not in _HASHES), differing[0])
         raise BayesVLMError(
             f"{path} belongs to another run: {name} is {saved.get(name)!r} there and {wanted.get(name)!r} here; "
             "delete the file to start afresh, or use the settings it was made with."
         )
-    pairs, device = int(metadata["pairs"]), estimator.image.weight.device
-    for tower in TOWERS:
-        estimator.closed[tower] = KroneckerFactors(tensors[f"{tower}.A"], tensors[f"{tower}.B"], pairs).to(device)
-        estimator.recent[tower] = tensors[f"{tower}.recent"].to(device)
-    return pairs, metadata.get("digest", "")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gzip
 import re
+import shutil
 import tarfile
+import tempfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from io import BufferedIOBase
 from pathlib import Path
-from typing import Any, cast
+from typing import IO, Any, NamedTuple, cast
 
 from bayesvlm.core.errors import BayesVLMError
 
@@ -22,18 +25,58 @@ class BrokenShardError(BayesVLMError):
     """A shard that is no archive, or ends too early: the samples before the damage are good, the others are lost."""
 
 
-def read_samples(shard: Path) -> Iterator[Mapping[str, Any]]:
+class Place(NamedTuple):
+    """Where a file's contents lie in its shard."""
+
+    offset: int
+    size: int
+
+
+def read_samples(shard: Path, start: int = 0) -> Iterator[Mapping[str, Any]]:
     """The samples of a shard as they were written: `__key__`, and the bytes of each file under its suffix.
 
     Args:
         shard: a .tar or .tar.gz file.
+        start: the samples before this one have empty files: of a .tar they are passed over, unread.
 
     Raises:
         BrokenShardError: after the last sample that is surely whole, where the shard cannot be read to its end.
         BayesVLMError: where two files of a sample have the same name.
     """
+    with _broken_as_such(shard), _opened(shard) as raw:
+        yield from _grouped(raw, shard, lambda number, archive, member: _content(archive, member, number >= start))
+
+
+def find_samples(shard: Path, raw: IO[bytes] | None = None) -> Iterator[Mapping[str, Any]]:
+    """The samples of a shard, unread: in the place of each file's bytes where they lie (a `Place`).
+
+    Args:
+        shard: a .tar or .tar.gz file; the places are in what it holds, uncompressed.
+        raw: the same, opened and uncompressed; None opens it.
+
+    Raises:
+        BayesVLMError: as `read_samples` does.
+    """
+    with _broken_as_such(shard), nullcontext(raw) if raw is not None else _opened(shard) as stream:
+        yield from _grouped(stream, shard, lambda number, archive, member: Place(member.offset_data, member.size))
+
+
+def uncompressed(shard: Path) -> IO[bytes]:
+    """A shard to read here and there: itself, or what it holds in a temporary file, for as long as it is opened."""
+    raw = _opened(shard)
+    if not isinstance(raw, gzip.GzipFile):
+        return cast(IO[bytes], raw)
+    plain = tempfile.TemporaryFile()  # noqa: SIM115 (the caller closes it)
+    with raw, suppress(*_BROKEN):  # whoever looks for samples in it meets the end
+        shutil.copyfileobj(raw, plain)
+    plain.seek(0)
+    return plain
+
+
+@contextmanager
+def _broken_as_such(shard: Path) -> Iterator[None]:
     try:
-        yield from _grouped(_files(shard), shard)
+        yield
     except _BROKEN as error:
         reason = str(error).partition(" @ ")[0] or type(error).__name__
         raise BrokenShardError(
@@ -41,43 +84,50 @@ def read_samples(shard: Path) -> Iterator[Mapping[str, Any]]:
         ) from error
 
 
-def _grouped(files: Iterable[tuple[str, bytes]], shard: Path) -> Iterator[dict[str, Any]]:
-    """Consecutive files of one name as a sample; a file without a suffix belongs to none."""
+def _grouped(
+    raw: Any, shard: Path, take: Callable[[int, tarfile.TarFile, tarfile.TarInfo], Any]
+) -> Iterator[dict[str, Any]]:
+    """Consecutive files of one name as a sample; a file without a suffix belongs to none.
+
+    Args:
+        take: from the number of the sample and one of its files to what is kept of the file.
+
+    Raises where the files stop before the archive does, or the archive before its end: tarfile itself takes a damaged
+    header, or a file that is cut between two members, for the end. Raising here, and not after the last sample, keeps
+    the sample that the damage went through from being taken for a whole one.
+    """
+    stream, number = _Watched(raw), 0
     sample: dict[str, Any] = {}
-    for name, content in files:
-        found = _SAMPLE_AND_SUFFIX.match(name)
-        if found is None:
-            continue
-        key, suffix = found[1], found[2].lower()
-        if sample and key != sample["__key__"]:
-            yield sample
-            sample = {}
-        sample["__key__"] = key
-        if suffix in sample:
-            raise BayesVLMError(
-                f"The shard {shard} is not made of samples: two files of {key} end in .{suffix}; make it again."
-            )
-        sample[suffix] = content
+    with tarfile.open(fileobj=cast(Any, stream), mode="r:") as archive:
+        for member in archive:
+            archive.members = []  # type: ignore[attr-defined]  # it would keep every header it has seen
+            found = _SAMPLE_AND_SUFFIX.match(member.name) if member.isreg() else None
+            if found is None:
+                continue
+            key, suffix = found[1], found[2].lower()
+            if sample and key != sample["__key__"]:
+                yield sample
+                number, sample = number + 1, {}
+            sample["__key__"] = key
+            if suffix in sample:
+                raise BayesVLMError(
+                    f"The shard {shard} is not made of samples: two files of {key} end in .{suffix}; make it again."
+                )
+            sample[suffix] = take(number, archive, member)
+    _check_end(stream)
     if sample:
         yield sample
 
 
-def _files(shard: Path) -> Iterator[tuple[str, bytes]]:
-    """Names and contents of a shard; raises where they stop before the archive does, or the archive before its end.
-
-    tarfile itself takes a damaged header, or a file that is cut between two members, for the end. Raising here, and not
-    after the last sample, keeps the sample that the damage went through from being taken for a whole one.
-    """
-    with _opened(shard) as raw:
-        stream = _Watched(raw)
-        with tarfile.open(fileobj=cast(Any, stream), mode="r:") as archive:
-            for member in archive:
-                if member.isreg():
-                    content = archive.extractfile(member)
-                    assert content is not None, "a regular file has content"
-                    yield member.name, _whole(content.read(), member)
-                archive.members = []  # type: ignore[attr-defined]  # it would keep every header it has seen
-        _check_end(stream)
+def _content(archive: tarfile.TarFile, member: tarfile.TarInfo, wanted: bool) -> bytes:
+    if not wanted:
+        return b""
+    file = archive.extractfile(member)
+    assert file is not None, "a regular file has content"
+    content = file.read()
+    if len(content) != member.size:
+        raise tarfile.ReadError(f"{member.name} is cut")
+    return content
 
 
 class _Watched:
@@ -90,12 +140,6 @@ class _Watched:
     def read(self, size: int = -1) -> bytes:
         self.last = self.stream.read(size)
         return self.last
-
-
-def _whole(content: bytes, member: tarfile.TarInfo) -> bytes:
-    if len(content) != member.size:
-        raise tarfile.ReadError(f"{member.name} is cut")
-    return content
 
 
 def _check_end(stream: _Watched) -> None:

@@ -36,13 +36,13 @@ ReadImage = Callable[[ImageLike, str], Any]
 
 @runtime_checkable
 class Stored(Protocol):
-    """An image as it is stored, and what to call it when it cannot be read."""
+    """An image as it is stored, or why there is none, and what to call it when it cannot be read."""
 
     @property
     def name(self) -> str: ...
 
     @property
-    def image(self) -> ImageLike: ...
+    def image(self) -> ImageLike | BayesVLMError: ...
 
 
 Item = TypeVar("Item", bound=Stored)
@@ -115,11 +115,13 @@ class SkippedImages:
         strict: raise the first reason.
         reasons: by name, why it was skipped.
         unlisted: of these names, those of files that were left out when a folder was listed.
+        more: how many others were skipped, that are not remembered by name.
     """
 
     strict: bool = False
     reasons: dict[str, str] = field(default_factory=dict)
     unlisted: set[str] = field(default_factory=set)
+    more: int = 0
 
     def decode(self, items: Iterable[Item], read: Callable[[Item], Result]) -> Iterator[tuple[Item, Result | None]]:
         """Every item with what `read` makes of it, in order; None where it cannot be read, which is noted.
@@ -135,16 +137,23 @@ class SkippedImages:
             raise error
         self.reasons[name] = str(error)
 
+    def count(self, name: str, error: BayesVLMError, most: int) -> None:
+        """The same in memory that does not grow: beyond so many names they are counted only."""
+        if len(self.reasons) < most or name in self.reasons:
+            self.note(name, error)
+        else:
+            self.more += 1
+
     def leave_out(self, path: Path, why: str) -> None:
         """Remember a file of a folder that is not listed, and why; with `strict`, raise it."""
         self.note(str(path), BayesVLMError(f"{path} {why}"))
         self.unlisted.add(str(path))
 
     def __len__(self) -> int:
-        return len(self.reasons)
+        return len(self.reasons) + self.more
 
     def __str__(self) -> str:
-        return describe_skipped(self.reasons)
+        return describe_skipped(self.reasons, self.more)
 
     @property
     def beside(self) -> str:
@@ -163,6 +172,8 @@ class SkippedImages:
 
 def read_stored(item: Stored, read: ReadImage = to_rgb) -> Any:
     """What `read` makes of an image, called by its name, or by its path, where it cannot be read."""
+    if isinstance(item.image, BayesVLMError):
+        raise item.image
     return read(item.image, "image" if isinstance(item.image, Path) else item.name)
 
 
@@ -209,9 +220,9 @@ def _bytes(image: Any) -> int:
     return sum(tensor.nbytes for tensor in image.values())
 
 
-def describe_skipped(reasons: Mapping[str, str]) -> str:
+def describe_skipped(reasons: Mapping[str, str], unnamed: int = 0) -> str:
     """How many could not be used, and why the first ten could not."""
     shown = [reason.rstrip(".") for _, reason in sorted(reasons.items())[:10]]
-    more = len(reasons) - len(shown)
+    more = len(reasons) - len(shown) + unnamed
     rest = f"\n  and {more} more" if more else ""
-    return f"skipped {len(reasons)} that cannot be used:\n  " + "\n  ".join(shown) + rest
+    return f"skipped {len(reasons) + unnamed} that cannot be used:\n  " + "\n  ".join(shown) + rest

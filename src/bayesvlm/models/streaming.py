@@ -19,7 +19,7 @@ from bayesvlm.core.errors import BayesVLMError, check_count, first_line
 from bayesvlm.core.features import Features
 from bayesvlm.images.decoding import PIXEL_VALUES, ImageInputs, ImageLike, Readable, as_inputs, read_stream, to_rgb
 from bayesvlm.images.files import Stored
-from bayesvlm.images.workers import choose_workers, in_order
+from bayesvlm.images.workers import Item, choose_workers, in_order
 from bayesvlm.models.preprocessing import PixelTensors, Preprocessor
 
 if TYPE_CHECKING:
@@ -170,7 +170,30 @@ def stream_pixels(
             count = len(given) if total is None and isinstance(given, Sized) else total
             stored = isinstance(getattr(first, "image", first), str | os.PathLike | bytes)
             workers = choose_workers(count, batch_size * preprocessor.bytes) if stored else 0
-        yield from _read_batches(everything, _Preparing(preprocessor, expansion), batch_size, workers, label, pin)
+        preparing = _Preparing(preprocessor, expansion)
+        size = max(1, batch_size // (expansion.count if expansion else 1))
+        tasks = _tasks(everything, label, preparing, to_processes=workers > 0)
+        yield from _read_batches(_of_size(tasks, size), preparing, workers, pin)
+
+
+def stream_pixel_batches(
+    preprocessor: Preprocessor, batches: Iterable[Iterable[Any]], *, workers: int, label: str = "inputs", pin: bool
+) -> Generator[PixelBatch, None, None]:
+    """The same for inputs that are in batches already, which stay as they are; one may be empty.
+
+    Args:
+        batches: of objects that have `.image` and `.name`, or of anything else that is read; a few are taken ahead.
+    """
+    preparing = _Preparing(preprocessor, None)
+
+    def begun() -> Iterator[list[tuple[Any, _Task]]]:
+        place = 0
+        for batch in batches:
+            tasks = list(_tasks(batch, label, preparing, to_processes=workers > 0, place=place))
+            place += len(tasks)
+            yield tasks
+
+    yield from _read_batches(begun(), preparing, workers, pin)
 
 
 # Reading, in threads or in worker processes ---------------------------------------------------------------------------
@@ -225,19 +248,22 @@ class _Preparing:
         return self.preprocessor.to_pixels([*map(self.preprocessor.shrunk, self.expansion.of(image, task.key))])
 
 
+def _of_size(items: Iterator[Item], size: int) -> Iterator[list[Item]]:
+    while batch := list(islice(items, size)):
+        yield batch
+
+
 def _read_batches(
-    inputs: Iterable[Any], preparing: _Preparing, batch_size: int, workers: int, label: str, pin: bool
+    batches: Iterable[list[tuple[Any, _Task]]], preparing: _Preparing, workers: int, pin: bool
 ) -> Iterator[PixelBatch]:
     sent: deque[list[Any]] = deque()  # of every batch that was begun, what was given
 
-    def groups() -> Iterator[list[_Task]]:
-        size = max(1, batch_size // (preparing.expansion.count if preparing.expansion else 1))
-        tasks = _tasks(inputs, label, preparing, to_processes=workers > 0)
-        while group := list(islice(tasks, size)):
-            sent.append([given for given, _ in group])
-            yield [task for _, task in group]
+    def begun() -> Iterator[list[_Task]]:
+        for batch in batches:
+            sent.append([given for given, _ in batch])
+            yield [task for _, task in batch]
 
-    for made in in_order(groups(), preparing, _Made.of, workers, pin):
+    for made in in_order(begun(), preparing, _Made.of, workers, pin):
         if made.failure is not None:
             raise BayesVLMError(made.failure)
         yield replace(made, inputs=sent.popleft())
@@ -260,9 +286,10 @@ class _Made(PixelBatch):
         )
 
 
-def _tasks(inputs: Iterable[Any], label: str, preparing: _Preparing, to_processes: bool) -> Iterator[tuple[Any, _Task]]:
-    """Every image with what is to be done, as it was given."""
-    place = 0
+def _tasks(
+    inputs: Iterable[Any], label: str, preparing: _Preparing, to_processes: bool, place: int = 0
+) -> Iterator[tuple[Any, _Task]]:
+    """Every image with what is to be done, as it was given; the first one has this place."""
     for given in inputs:
         if _is_ready(given):
             raise BayesVLMError(
@@ -276,8 +303,12 @@ def _tasks(inputs: Iterable[Any], label: str, preparing: _Preparing, to_processe
             place += 1
 
 
-def _sendable(image: ImageLike, label: str, preparing: _Preparing, to_processes: bool) -> ImageLike | BayesVLMError:
+def _sendable(
+    image: ImageLike | BayesVLMError, label: str, preparing: _Preparing, to_processes: bool
+) -> ImageLike | BayesVLMError:
     """An input as it can be given to others: what its owner may change is copied, what does not pickle is read."""
+    if isinstance(image, BayesVLMError):
+        return image
     try:
         if isinstance(image, np.ndarray | Tensor):
             return preparing.read(image, label)

@@ -3,6 +3,7 @@
 from bayesvlm.data.pairs.batches import Pair, PairSet
 from bayesvlm.data.pairs.datasets import PairDataset
 from bayesvlm.data.pairs.folders import PairFolder
+from bayesvlm.data.pairs.plan import Group, PairPlan
 from bayesvlm.data.pairs.shards import PairShards
 
-__all__ = ["Pair", "PairDataset", "PairFolder", "PairSet", "PairShards"]
+__all__ = ["Group", "Pair", "PairDataset", "PairFolder", "PairPlan", "PairSet", "PairShards"]

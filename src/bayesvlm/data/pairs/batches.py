@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,10 +19,14 @@ PairBatches = Iterator[tuple[list[Any], list[str]]]
 
 @dataclass(frozen=True)
 class Pair:
-    """One image as it is stored, its text, and what to call the image when it cannot be read."""
+    """One image as it is stored, its text, and what to call the image when it cannot be read.
+
+    Args:
+        image: or the reason why there is none to be used.
+    """
 
     name: str
-    image: ImageLike
+    image: ImageLike | BayesVLMError
     text: str
 
 
@@ -71,6 +75,36 @@ class StoredPairs:
         for batch in decoded_batches(self.stored(), self.skipped, partial(read_stored, read=read), self.batch_size):
             if batch.images:
                 yield batch.images, [pair.text for pair in batch.items]
+
+
+class ListedPairs(StoredPairs):
+    """A set of pairs that are listed before any is read, so that each can be had by its row."""
+
+    @property
+    def size(self) -> int:
+        """The number of pairs listed."""
+        raise NotImplementedError
+
+    @property
+    def title(self) -> str:
+        """What to call them in a sentence."""
+        raise NotImplementedError
+
+    def pair(self, row: int) -> Pair:
+        """One of them, nothing decoded."""
+        raise NotImplementedError
+
+    def fingerprint(self) -> str:
+        """A hash that a resumed fit must find unchanged."""
+        raise NotImplementedError
+
+    def lists(self) -> Sequence[tuple[str, str, int]]:
+        """(title, fingerprint, size) of what was joined, one list after another: one, unless there are several."""
+        return [(self.title, self.fingerprint(), self.size)]
+
+    def stored(self) -> Iterator[Pair]:
+        """The pairs one after another, nothing decoded."""
+        return map(self.pair, range(self.size))
 
 
 def in_rounds(pairs: Iterable[tuple[Source, str]], captions_per_image: int | None) -> list[tuple[Source, str]]:

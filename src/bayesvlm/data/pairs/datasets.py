@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.data.pairs.batches import Pair, StoredPairs, in_rounds
+from bayesvlm.data.pairs.batches import ListedPairs, Pair, in_rounds
 from bayesvlm.data.pairs.captions import CAPTION_COLUMNS, COLUMN_OPTIONS, IMAGE_COLUMNS
 from bayesvlm.data.rows import choose_column
 from bayesvlm.data.tables import load_table
@@ -22,7 +22,7 @@ _TEXTS = (*CAPTION_COLUMNS, "captions", "texts", "txt")
 
 
 @dataclass(frozen=True)
-class PairDataset(StoredPairs):
+class PairDataset(ListedPairs):
     """A set of pairs (`data.pairs.PairSet`): the rows of a data set; a row with several captions is several pairs.
 
     Args:
@@ -101,12 +101,15 @@ class PairDataset(StoredPairs):
         """The number of pairs listed."""
         return len(self.pairs)
 
-    def stored(self) -> Iterator[Pair]:
-        """The pairs one after another, nothing decoded."""
-        return (
-            Pair(f"{self.name}, row {row}", _image(self.images[row][self.image_column]), text)
-            for row, text in self.pairs
-        )
+    @property
+    def title(self) -> str:
+        """What errors call it."""
+        return self.name
+
+    def pair(self, row: int) -> Pair:
+        """One of the pairs, not decoded."""
+        place, text = self.pairs[row]
+        return Pair(f"{self.name}, row {place}", _image(self.images[place][self.image_column]), text)
 
     def fingerprint(self) -> str:
         """A hash of the rows and their captions; a resumed fit compares the images it has had as well."""

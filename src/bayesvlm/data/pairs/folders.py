@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.data.pairs.batches import Pair, StoredPairs, in_rounds, refuse_choices
+from bayesvlm.data.pairs.batches import ListedPairs, Pair, in_rounds, refuse_choices
 from bayesvlm.data.pairs.captions import find_captions_file, read_captions_file
 from bayesvlm.data.rows import read_text
 from bayesvlm.images.files import SkippedImages, find_images
 
 
 @dataclass(frozen=True)
-class PairFolder(StoredPairs):
+class PairFolder(ListedPairs):
     """A set of pairs (`data.pairs.PairSet`): image files with their captions, decoded batch by batch.
 
     Args:
@@ -76,9 +75,15 @@ class PairFolder(StoredPairs):
         """The number of pairs listed."""
         return len(self.pairs)
 
-    def stored(self) -> Iterator[Pair]:
-        """The pairs one after another, nothing decoded."""
-        return (Pair(str(path), path, text) for path, text in self.pairs)
+    @property
+    def title(self) -> str:
+        """The name of the folder that the first image lies in."""
+        return self.pairs[0][0].absolute().parent.name if self.pairs else "no pairs"
+
+    def pair(self, row: int) -> Pair:
+        """One of the pairs, not decoded."""
+        path, text = self.pairs[row]
+        return Pair(str(path), path, text)
 
     def fingerprint(self) -> str:
         """A hash of the file names, sizes and captions: what a resumed fit must find unchanged."""

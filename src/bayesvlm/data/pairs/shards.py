@@ -7,23 +7,19 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from glob import glob, has_magic
 from pathlib import Path
-from typing import Any
 
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.data.pairs.batches import Pair, StoredPairs
-from bayesvlm.data.tars import read_samples
-from bayesvlm.images.files import SUFFIXES, SkippedImages
+from bayesvlm.data.pairs.shard_files import ShardIdentity, read_shard, told_samples
+from bayesvlm.images.files import SkippedImages
 
 _SHARDS = (".tar", ".tar.gz")
 _BRACES = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}")  # {00000..00099} or {train,val}
-_EDGE = 1 << 16  # bytes from the beginning and the end of a shard that its fingerprint is made of
 
 
 def find_shards(folder: Path) -> list[Path]:
@@ -114,76 +110,39 @@ class PairShards(StoredPairs):
     @property
     def size(self) -> int | None:
         """The number of samples, where img2dataset's statistics lie beside every shard."""
-        counts = [_successes(shard) for shard in self.shards]
+        counts = [told_samples(shard) for shard in self.shards]
         known = [count for count in counts if count is not None]
         return sum(known) if len(known) == len(counts) else None
 
     def fingerprint(self) -> str:
         """A hash of the shards' names, sizes, first and last 64 KiB: terabytes are not read twice to begin a fit.
 
-        What is changed in the middle of a shard goes unnoticed here; a resumed fit compares the pairs it has had.
+        What is changed in the middle of a shard goes unnoticed.
         """
         digest = hashlib.sha256()
         for shard in self.shards:
-            size = shard.stat().st_size
-            digest.update(json.dumps([shard.name, size]).encode())
-            with shard.open("rb") as file:
-                digest.update(file.read(_EDGE))
-                file.seek(-min(_EDGE, size), os.SEEK_END)
-                digest.update(file.read())
+            ShardIdentity.of(shard, digest)
         return digest.hexdigest()
 
     def stored(self) -> Iterator[Pair]:
         """The pairs one after another, nothing decoded; what has no image or no caption is noted as skipped."""
         found = False
         for shard in self.shards:
-            try:
-                for sample in read_samples(shard):
-                    pair = self._pair(sample, shard)
-                    if pair is not None:
-                        found = True
-                        yield pair
-            except BayesVLMError as error:
-                self.skipped.note(str(shard), error)
+            for pair in read_shard(shard):
+                if isinstance(pair.image, BayesVLMError):
+                    self.skipped.note(pair.name, pair.image)
+                else:
+                    found = True
+                    yield pair
         if not found:
-            raise BayesVLMError(
-                f"{self.folder}: none of its {len(self.shards)} shard(s) holds a sample with an image and a caption; "
-                "expected KEY.jpg with KEY.txt, or with a caption in KEY.json."
-            )
+            raise self.no_pairs()
 
-    def _pair(self, sample: Mapping[str, Any], shard: Path) -> Pair | None:
-        name = f"{shard}: {sample['__key__']}"
-        image = next((content for suffix, content in sample.items() if f".{suffix}" in SUFFIXES), None)
-        try:
-            caption = _caption(sample)
-        except ValueError as error:  # not UTF-8, or not json
-            self.skipped.note(name, BayesVLMError(f"{name} has a caption that cannot be read ({error})."))
-            return None
-        if image is None or caption is None:
-            missing = "image" if image is None else "caption"
-            self.skipped.note(name, BayesVLMError(f"{name} has no {missing}."))
-            return None
-        return Pair(name, image, caption)
-
-
-def _caption(sample: Mapping[str, Any]) -> str | None:
-    """What .txt says, else the caption in .json; None where neither says anything."""
-    text: str = sample.get("txt", b"").decode("utf-8-sig").strip()
-    if not text and "json" in sample:
-        record = json.loads(sample["json"])
-        caption = record.get("caption") if isinstance(record, dict) else None
-        text = caption.strip() if isinstance(caption, str) else ""
-    return text or None
-
-
-def _successes(shard: Path) -> int | None:
-    """The number of samples that the statistics beside a shard tell."""
-    try:
-        written = json.loads((shard.parent / f"{shard.name.partition('.tar')[0]}_stats.json").read_bytes())
-    except (OSError, ValueError):
-        return None
-    count = written.get("successes") if isinstance(written, dict) else None
-    return count if isinstance(count, int) and count >= 0 else None
+    def no_pairs(self) -> BayesVLMError:
+        """What to say where they hold no pair."""
+        return BayesVLMError(
+            f"{self.folder}: none of its {len(self.shards)} shard(s) holds a sample with an image and a caption; "
+            "expected KEY.jpg with KEY.txt, or with a caption in KEY.json."
+        )
 
 
 def _number(path: Path) -> list[tuple[int, str]]:
