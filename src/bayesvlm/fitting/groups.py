@@ -20,7 +20,7 @@ from bayesvlm.data.pairs.plan import Group, PairPlan
 from bayesvlm.fitting.beside import ThreadBeside, pays_beside
 from bayesvlm.fitting.stages import CHECKPOINT, CURVATURE, IMAGES, TEXTS, WAITING, Stages
 from bayesvlm.images.files import SkippedImages
-from bayesvlm.images.workers import choose_workers
+from bayesvlm.images.workers import Workers, choose_workers
 from bayesvlm.models.streaming import PixelBatch, stream_pixel_batches
 from bayesvlm.plain import PlainVLM
 
@@ -32,7 +32,7 @@ class FitSettings:
     Args:
         normalise: of the sigmoid loss: "paper" (divide by the contrast batch) or "sum".
         precision, memory: of the curvature, see `bayesvlm.core.curvature`.
-        workers: processes that decode; 0 has threads do it, None chooses.
+        workers: processes that decode; 0 has threads do it, None chooses; or who does it in their place.
         beside: compute the curvature of a contrast batch while the next one is encoded; None does so on a GPU. The
             factors are the same to the bit.
     """
@@ -40,7 +40,7 @@ class FitSettings:
     normalise: Normalise = "paper"
     precision: Precision | None = None
     memory: int = DEFAULT_MEMORY
-    workers: int | None = None
+    workers: Workers | None = None
     beside: bool | None = None
 
     def estimator(

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from bayesvlm.artifacts.checkpoint import restore_checkpoint, save_checkpoint
 from bayesvlm.core.errors import BayesVLMError
@@ -28,6 +28,21 @@ def identified(plan: PairPlan) -> dict[str, Any]:
     record = plan.record()
     pairs = [record["plan"], record.get("shards") or record.get("lists")]
     return {**plan.settings, "pairs": hashlib.sha256(json.dumps(pairs).encode()).hexdigest()[:16]}
+
+
+class SumGroups(Protocol):
+    """What goes over the groups of a plan: `sum_groups`, or an engine that has more than one machine."""
+
+    def __call__(
+        self,
+        vlm: PlainVLM,
+        plan: PairPlan,
+        settings: FitSettings,
+        *,
+        checkpoint: Path | None,
+        run: Mapping[str, Any],
+        progress: bool | None,
+    ) -> GroupSums: ...
 
 
 def sum_groups(
