@@ -21,6 +21,7 @@ def ray_session() -> Iterator[None]:
     folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # sockets lie in it, whose paths must be short
     with pytest.MonkeyPatch.context() as patch:
         tests = str(Path(__file__).parents[1])  # workers import held_pairs
+        patch.setenv("RAY_worker_niceness", "0")  # else other tests on the same processors come first
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [tests, os.environ.get("PYTHONPATH")])))
         _start(ray, folder)
     try:
