@@ -55,8 +55,8 @@ def test_a_posterior_is_replaced_only_when_told_to(run: Run, fit: tuple[str, ...
 
 
 def test_a_merge_is_replaced_only_when_told_to(run: Run, fit: tuple[str, ...]) -> None:
-    assert run(*fit, "-o", "first")[0] == 0
-    assert run(*fit[:3], "--negatives", 12, "-o", "second")[0] == 0
+    assert run(*fit, "--shard", "0/2", "-o", "first")[0] == 0
+    assert run(*fit, "--shard", "1/2", "-o", "second")[0] == 0
     merge = ("merge", "first", "second", "-o", "both")
     assert run(*merge)[0] == 0
     before = Path("both/config.json").read_bytes()
@@ -117,15 +117,15 @@ def test_a_command_that_was_killed_holds_nothing(run: Run, fit: tuple[str, ...])
 def test_an_interrupted_fit_goes_on_and_says_so_when_it_does(
     run: Run, fit: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    update, calls = FactorEstimator.update, []
+    add, calls = FactorEstimator.add, []
 
     def interrupted(self: FactorEstimator, *batch: object) -> None:
         calls.append(1)
         if len(calls) == 4:
             raise KeyboardInterrupt
-        update(self, *batch)  # type: ignore[arg-type]
+        add(self, *batch)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(FactorEstimator, "update", interrupted)
+    monkeypatch.setattr(FactorEstimator, "add", interrupted)
     assert run(*fit, "-o", "out")[0] == 130
     code, _, err = run("fit", "model", "pairs", "--negatives", 12, "-o", "out")
     assert code == 2

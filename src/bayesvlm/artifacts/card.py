@@ -7,6 +7,7 @@ from typing import Any
 
 import jinja2
 
+from bayesvlm.artifacts.reading import summary
 from bayesvlm.core.estimation import TOWERS, Tower
 from bayesvlm.core.factors import KroneckerFactors
 
@@ -50,8 +51,8 @@ Not tied to particular weights: nothing checks that it is used with the model it
 {%- endif %}
 {% if provenance %}
 Provenance:
-{% for key, value in provenance.items() %}
-- {{ key }}: {{ value }}
+{% for line in provenance_lines %}
+{{ line }}
 {%- endfor %}
 {% endif %}
 ```python
@@ -65,4 +66,5 @@ def model_card(config: Mapping[str, Any], factors: Mapping[Tower, KroneckerFacto
     """Render the card from the configuration and the factors that are saved beside it."""
     trace = {tower: {name: f"{float(getattr(factors[tower], name).trace()):.6g}" for name in "AB"} for tower in TOWERS}
     template = jinja2.Environment(autoescape=False, undefined=jinja2.StrictUndefined).from_string(_TEMPLATE)
-    return template.render(**config, factors=factors, trace=trace)
+    lines = list(summary(config["provenance"]))
+    return template.render(**config, provenance_lines=lines, factors=factors, trace=trace)

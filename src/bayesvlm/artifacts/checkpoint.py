@@ -58,6 +58,11 @@ def restore_checkpoint(path: Path, run: Mapping[str, Any]) -> tuple[GroupSums, O
     return sums, OpenGroup(closed=_taken(tensors, metadata, "open"), recent=recent, **state)
 
 
+def saved_sums(path: Path) -> dict[Tower, KroneckerFactors] | None:
+    """The sums of the finished groups in a checkpoint; None where there are none, or no checkpoint."""
+    return _taken(*read_checkpoint(path), "sum") or None if path.exists() else None
+
+
 def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors of a checkpoint and what is said about them."""
     tensors = read_safetensors(path)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import glob
 import os
+import re
 import secrets
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -41,6 +43,15 @@ def write_together(folder: Path, files: Mapping[str, bytes]) -> None:
         for temporary, _ in waiting:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
+
+
+def remove_leftovers(folder: Path, names: Iterable[str]) -> None:
+    """Remove what a process that was killed while it wrote these files left of them under temporary names."""
+    for name in names:
+        for path in folder.glob(f".{glob.escape(name)}.*"):
+            if re.fullmatch(r"[0-9a-f]{16}", path.name.rpartition(".")[2]):
+                with suppress(OSError):
+                    path.unlink()
 
 
 def check_writable(folder: str | Path, what: str = "Results") -> Path:

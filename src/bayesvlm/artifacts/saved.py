@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -26,9 +27,10 @@ from torch import Tensor
 
 from bayesvlm.artifacts.card import model_card
 from bayesvlm.artifacts.files import check_writable, read_safetensors, write_together
+from bayesvlm.artifacts.reading import check_disjoint
 from bayesvlm.artifacts.triangles import packed, unpacked
 from bayesvlm.artifacts.weights import agree
-from bayesvlm.core.errors import BayesVLMError, check_choice, check_positive
+from bayesvlm.core.errors import BayesVLMError, BayesVLMWarning, check_choice, check_positive
 from bayesvlm.core.estimation import TOWERS, Loss, Normalise, Tower, best_lams
 from bayesvlm.core.evidence import Structure
 from bayesvlm.core.factors import KroneckerFactors
@@ -131,9 +133,18 @@ class SavedPosterior:
             )
         return cls(factors, config, projections)
 
-    def merge(self, *others: SavedPosterior) -> SavedPosterior:
-        """All the pairs together. Every posterior must be for the same projections, loss and settings."""
+    def merge(self, *others: SavedPosterior, names: Sequence[str] | None = None) -> SavedPosterior:
+        """All the pairs together. Every posterior must be for the same projections, loss and settings.
+
+        Posteriors that read some of the same pairs are refused, by what their provenance says they read; where it does
+        not say, there is a warning, as there is where shares of a plan are missing.
+
+        Args:
+            others: to add to this one.
+            names: what to call all of them in a sentence, this one first.
+        """
         everything = (self, *others)
+        names = names or [f"posterior {number}" for number in range(1, len(everything) + 1)]
         if any(saved.config.weights is None for saved in everything):
             raise BayesVLMError(
                 "A posterior that is not tied to a model's weights cannot be merged; convert it with --model."
@@ -157,11 +168,14 @@ class SavedPosterior:
         sums = [saved.factors["image"].A_sum for saved in everything]
         if any(torch.equal(sums[i], sums[j]) for i in range(len(sums)) for j in range(i)):
             raise BayesVLMError("Two of the posteriors are copies of one another; their pairs would count twice.")
+        provenances = [saved.config.provenance for saved in everything]
+        for remark in check_disjoint(dict(zip(names, provenances, strict=True))):
+            warnings.warn(f"{remark}.", BayesVLMWarning, stacklevel=2)
         factors = {t: self.factors[t].merge(*(saved.factors[t] for saved in others)) for t in TOWERS}
         config = replace(
             self.config,
             all_weights=known[0] if len(known) == len(everything) else None,
-            provenance={"merged": [saved.config.provenance for saved in everything]},
+            provenance={"merged": provenances, "pairs": factors["image"].n},
         )
         if config.lam_source == "evidence" and config.weight_norm_squared is not None:
             config = replace(config, lam=best_lams(factors, config.weight_norm_squared, config.tau, config.structure))

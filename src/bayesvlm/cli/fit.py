@@ -52,6 +52,22 @@ def fit(
         str | None, typer.Option(help="Precision of the curvature: float32, float64, tf32 or bf16. [default: float32]")
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="How many pairs are encoded at a time.")] = 64,
+    limit: Annotated[
+        int | None, typer.Option(help="How many pairs to read, from the first; after shuffling. [default: all]")
+    ] = None,
+    shuffle: Annotated[
+        bool, typer.Option("--shuffle", help="Read the pairs in a shuffled order, the same on every machine.")
+    ] = False,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Another order to shuffle to, with --shuffle. [default: 0]")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=0, help="Processes that decode; 0 has threads do it. [default: by the cores]")
+    ] = None,
+    shard: Annotated[
+        str | None,
+        typer.Option(help="Read one of n shares of the pairs, such as 0/4, the first of four; `merge` adds them up."),
+    ] = None,
     root: Root = None,
     overwrite: Overwrite = False,
     device: Device = None,
@@ -66,9 +82,13 @@ def fit(
     embedded world, joined by +. Every caption of an image is a pair of its own: all the first captions come first,
     then all the second.
 
-    Images that cannot be read or have no caption are skipped, counted and named. An interrupted run goes on from its
-    last finished contrast batch when the same command is given again. A posterior that is there already is replaced
-    with --overwrite only.
+    Images that cannot be read or have no caption are skipped, counted and named. A run that was interrupted or killed
+    goes on from its last finished contrast batch when the same command is given again, to the same bits. A posterior
+    that is there already is replaced with --overwrite only.
+
+    Pairs are contrasted within groups: runs of shards, or of listed pairs, that hold at least as many as --negatives.
+    So the groups can be shared out: --shard 0/4 to 3/4, each with an --out of its own, on machines that need not know
+    of one another, and `bayesvlm merge` adds up what they find to what one machine would have found.
 
     Examples:
 
@@ -80,6 +100,10 @@ def fit(
 
         bayesvlm fit ./my-clip laion400m/ --out posterior/
 
+        bayesvlm fit ./my-clip laion400m/ --limit 327680 --shuffle --seed 1 --out posterior/
+
+        bayesvlm fit ./my-clip laion400m/ --shard 3/16 --out shards/3/
+
         bayesvlm fit ./my-clip val2014/ --captions annotations/captions_val2014.json --out posterior/
 
         bayesvlm fit ./my-clip flickr30k-images/ --captions dataset_flickr30k.json --split train --out posterior/
@@ -88,9 +112,14 @@ def fit(
     """
     from bayesvlm.artifacts.destination import posterior_destination
     from bayesvlm.data import resolve
+    from bayesvlm.data.pairs import PairPlan
+    from bayesvlm.fitting.stages import shares
+    from bayesvlm.progress import duration
     from bayesvlm.vlm import BayesVLM
 
-    context.with_resource(posterior_destination(out, overwrite))
+    part = None if shard is None else _part(shard)
+    checkpoint = out / "fit-in-progress.safetensors"
+    context.with_resource(posterior_destination(out, overwrite, checkpoint))
     source = resolve(pairs, "pairs", root, split)
     found = source.open(
         captions,
@@ -100,46 +129,69 @@ def fit(
         batch_size=batch_size,
         strict=strict,
     )
-    checkpoint = out / "fit-in-progress.safetensors"
+    plan = PairPlan.of(found, negatives, limit=limit, shuffle=shuffle, seed=seed)
+    if limit is not None and plan.size < limit:
+        remark(f"--limit {limit}: there are only {plan.size} pairs, and all are read")
+    plan = plan if part is None else plan.share(*part)
     bare = BayesVLM.from_pretrained(model, device=device).without_posterior()
     vlm = bare.replace(tau=tau, structure=structure)  # type: ignore[arg-type]
-    provenance = {"source": source.title, "fingerprint": found.fingerprint()}
+    provenance = {"source": source.title, "fingerprint": plan.fingerprint()}
     if source.split is not None:
         provenance["split"] = source.split
     try:
         with logged("bayesvlm.fitting"):
             vlm.fit(
-                found,
+                plan,
                 negatives,
+                workers=workers,
                 normalise=normalise,  # type: ignore[arg-type]
                 precision=precision,  # type: ignore[arg-type]
                 checkpoint=checkpoint,
                 provenance=provenance,
-                total=found.size,
             )
     except KeyboardInterrupt:
         kept = "the finished contrast batches are kept" if checkpoint.exists() else "no contrast batch was finished"
         remark(f"interrupted: {kept}; give the same command again to go on")
         raise typer.Exit(130) from None
     finally:
-        if found.skipped.reasons:
+        if len(found.skipped):
             remark(str(found.skipped))
-    if found.skipped.reasons:
+    if len(found.skipped):
         vlm = vlm.with_provenance(skipped_images=len(found.skipped))
     vlm.save_pretrained(out)
     checkpoint.unlink(missing_ok=True)
-    used = vlm.factors["image"].n
+    used, seconds = vlm.factors["image"].n, vlm.provenance["seconds"]
+    took = sum(seconds.values())
     result = {
         "posterior": str(out),
         "pairs": used,
         "skipped": found.skipped.reasons,
+        "groups": len(plan.groups),
+        "shard": shard,
+        "seconds": seconds,
+        "pairs_per_second": used / took,
         "tau": vlm.tau,
         "lam": vlm.lam,
         "structure": structure,
     }
     text = [
         f"posterior of {model} from {used} pairs saved to {out}",
+        f"{used / took:,.3g} pairs/s in {duration(took)}: {shares(seconds)}",
         f"tau = {vlm.tau:g}, lam = {vlm.lam['image']:.6g} (image), {vlm.lam['text']:.6g} (text), {structure}",
-        f"next: bayesvlm tune {out} VALIDATION, or bayesvlm classify {out} IMAGE --classes 'cat,dog'",
+        f"next: bayesvlm tune {out} VALIDATION, or bayesvlm classify {out} IMAGE --classes 'cat,dog'"
+        if part is None
+        else "next: when all shards are there, bayesvlm merge them --out posterior/",
     ]
     emit(result, text, as_json)
+
+
+def _part(shard: str) -> tuple[int, int]:
+    """(i, n) of "i/n"."""
+    from bayesvlm.core.errors import BayesVLMError
+
+    part, _, parts = shard.partition("/")
+    if not (part.isdecimal() and parts.isdecimal() and int(part) < int(parts)):
+        raise BayesVLMError(
+            f"--shard is {shard!r}; expected i/n with i from 0 to n-1, such as 0/4, 1/4, 2/4 and 3/4 for four shards."
+        )
+    return int(part), int(parts)

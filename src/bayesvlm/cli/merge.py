@@ -19,9 +19,14 @@ def merge(
 ) -> None:
     """Add up posteriors of the same model fitted on different pairs; factors are sums, so this is exact.
 
-    Example:
+    Posteriors remember what they were fitted on: two that read the same shard or row are refused, wherever copies of
+    it lie and however often they were merged before. Shards of a fit (fit --shard i/n) that are missing are named.
+
+    Examples:
 
         bayesvlm merge shard-0/ shard-1/ shard-2/ --out posterior/
+
+        bayesvlm merge laion/ cc12m/ --out posterior/
     """
     from bayesvlm.artifacts import SavedPosterior
     from bayesvlm.artifacts.destination import posterior_destination
@@ -33,7 +38,7 @@ def merge(
         raise BayesVLMError("The same posterior is given more than once; its pairs would count twice.")
     with posterior_destination(out, overwrite):
         first, *others = [SavedPosterior.load(folder) for folder in posteriors]
-        merged = first.merge(*others)
+        merged = first.merge(*others, names=list(map(str, posteriors)))
         merged.save(out)
     n, lam = merged.factors["image"].n, merged.config.lam
     text = [

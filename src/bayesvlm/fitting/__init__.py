@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bayesvlm.artifacts.files import remove_leftovers
 from bayesvlm.artifacts.weights import weight_hashes
 from bayesvlm.core.errors import BayesVLMError, BayesVLMWarning, check_count
 from bayesvlm.core.estimation import TOWERS, Tower
@@ -20,6 +22,7 @@ from bayesvlm.data.pairs.shards import PairShards
 from bayesvlm.fitting.batches import sum_batches
 from bayesvlm.fitting.groups import FitSettings, factors_of_groups, group_factors
 from bayesvlm.fitting.plans import SumGroups, identified, sum_groups
+from bayesvlm.locks import locked
 from bayesvlm.plain import PlainVLM
 
 __all__ = [
@@ -67,18 +70,16 @@ def planned(
     pairs: Any, negatives: int, limit: int | None, shuffle: bool, seed: int | None
 ) -> PairPlan | Iterable[tuple[Any, Any]]:
     """Pairs in groups, where they are a set of pairs; batches from an iterable as they are."""
-    if seed is not None and not shuffle:
-        raise BayesVLMError(f"seed={seed} has no use without shuffling; ask for that too (shuffle, --shuffle).")
     if isinstance(pairs, PairPlan):
-        if limit is not None or shuffle or negatives != pairs.negatives:
+        if limit is not None or shuffle or seed is not None or negatives != pairs.negatives:
             raise BayesVLMError(
                 f"The pairs are a plan with negatives={pairs.negatives}, limit={pairs.limit} and its own order; give "
                 f"negatives={pairs.negatives} and no limit or shuffle beside it, or make another plan."
             )
         return pairs
     if isinstance(pairs, PairShards | ListedPairs):
-        return PairPlan.of(pairs, negatives, limit=limit, shuffle=shuffle, seed=seed or 0)
-    if shuffle:
+        return PairPlan.of(pairs, negatives, limit=limit, shuffle=shuffle, seed=seed)
+    if shuffle or seed is not None:
         raise BayesVLMError(
             f"pairs is a {type(pairs).__name__}, which is taken in its own order; shuffle it yourself, or pass what "
             "bayesvlm.data.resolve(name, 'pairs').open() gives."
@@ -114,12 +115,30 @@ def fit_factors(
             "pairs: what bayesvlm.data.resolve(name, 'pairs').open() gives."
         )
     run = fit_run(vlm, pairs, record, settings)
-    if isinstance(pairs, PairPlan):
-        sums = (engine or sum_groups)(vlm, pairs, settings, checkpoint=checkpoint, run=run, progress=progress)
-        return fitted(vlm, pairs, sums)
-    where: dict[str, Any] = {"limit": limit, "checkpoint": checkpoint, "total": total, "progress": progress}
-    sums = sum_batches(vlm, pairs, negatives, settings, run=run, **where)
-    return fitted(vlm, None, sums)
+    where: dict[str, Any] = {"checkpoint": checkpoint, "run": run, "progress": progress}
+    with _alone(checkpoint):
+        if isinstance(pairs, PairPlan):
+            return fitted(vlm, pairs, (engine or sum_groups)(vlm, pairs, settings, **where))
+        sums = sum_batches(vlm, pairs, negatives, settings, limit=limit, total=total, **where)
+        return fitted(vlm, None, sums)
+
+
+@contextmanager
+def _alone(checkpoint: Path | None) -> Iterator[None]:
+    """Refuse while another process fits with the same checkpoint; one that was killed holds nothing."""
+    if checkpoint is None:
+        yield
+        return
+
+    def refuse() -> None:
+        raise BayesVLMError(
+            f"Another fit is going on with the checkpoint {checkpoint} at this moment; wait until it is done, or name "
+            "another file."
+        )
+
+    with locked(checkpoint.with_name(f".{checkpoint.name}.lock"), busy=refuse):
+        remove_leftovers(checkpoint.parent, [checkpoint.name])
+        yield
 
 
 def fit_run(vlm: PlainVLM, pairs: Any, record: Mapping[str, Any], settings: FitSettings) -> dict[str, Any]:

@@ -213,10 +213,8 @@ class _Current:
 
     def finished(self) -> GroupFactors:
         """End the group."""
-        left = self.estimator.pairs_seen
-        if left < 2:
-            alone = {f"group {self.index}": "one pair is left of a group, which nothing can be contrasted with."}
-            return GroupFactors(self.index, None, self._timed() + Tally(skipped=left, reasons=alone if left else {}))
+        if self.estimator.pairs_seen < 2:
+            return GroupFactors(self.index, None, self._timed())
         with self.stages(CURVATURE):
             factors = self.estimator.factors()
         return GroupFactors(self.index, factors, self._timed())

@@ -13,12 +13,14 @@ from typing import Any, Protocol
 
 from bayesvlm.artifacts.checkpoint import restore_checkpoint, save_checkpoint
 from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.core.groups import NAMED, GroupSums, OpenGroup
+from bayesvlm.core.groups import NAMED, GroupSums, OpenGroup, Tally
 from bayesvlm.data.pairs.plan import PairPlan
 from bayesvlm.fitting.groups import FitSettings, factors_of_groups
 from bayesvlm.fitting.stages import Stages, shares
 from bayesvlm.plain import PlainVLM
 from bayesvlm.progress import duration, progress_bar
+
+_EVERY = 60  # seconds between two lines that say how far it is, where no bar does
 
 logger = logging.getLogger("bayesvlm.fitting")
 
@@ -63,9 +65,7 @@ def sum_groups(
     """
     sums, opened = restore_checkpoint(checkpoint, run) if checkpoint else (GroupSums(), None)
     for earlier in [sums.tally, *([] if opened is None else [opened.tally])]:
-        for name, reason in earlier.reasons.items():
-            plan.source.skipped.count(name, BayesVLMError(reason), NAMED)
-        plan.source.skipped.more += earlier.skipped - len(earlier.reasons)
+        note_skipped(plan, earlier)
     left = [group for group in plan.groups if group.index not in sums.groups]
     if opened is not None:  # first, whatever its place
         left.sort(key=lambda group: (group.index != opened.index, group.index))
@@ -83,7 +83,8 @@ def sum_groups(
     bar = progress_bar(
         "estimating the posterior", total=plan.size, done=done, unit="pairs", show=progress, note=lambda: str(stages)
     )
-    began, read = time.perf_counter(), 0
+    began = said = time.perf_counter()
+    read = 0
     with bar as advance:
         found = factors_of_groups(
             vlm, plan, left, settings, opened=opened, keep=keep if checkpoint else None, advance=advance, stages=stages
@@ -94,9 +95,18 @@ def sum_groups(
                 if checkpoint is not None and sums.pairs:
                     save_checkpoint(checkpoint, run, sums)
                 read += group.tally.read
-                if not advance.shown and number < len(left):
-                    _say(sums, plan, read / (time.perf_counter() - began))
+                now = time.perf_counter()
+                if not advance.shown and number < len(left) and now - said > _EVERY:
+                    said = now
+                    _say(sums, plan, read / (now - began))
     return sums
+
+
+def note_skipped(plan: PairPlan, tally: Tally) -> None:
+    """Count what could not be read elsewhere, or by an earlier run."""
+    for name, reason in tally.reasons.items():
+        plan.source.skipped.count(name, BayesVLMError(reason), NAMED)
+    plan.source.skipped.more += tally.skipped - len(tally.reasons)
 
 
 def _say(sums: GroupSums, plan: PairPlan, speed: float) -> None:

@@ -17,10 +17,8 @@ from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
-from numpy.typing import NDArray
-
 from bayesvlm.core.errors import BayesVLMError, check_count
+from bayesvlm.core.shuffling import shuffled_order
 from bayesvlm.data.pairs.batches import ListedPairs, Pair, PairSet
 from bayesvlm.data.pairs.shard_files import PASSED, ShardIdentity, count_samples, read_shard, read_shuffled
 from bayesvlm.data.pairs.shards import PairShards
@@ -72,7 +70,7 @@ class PairPlan(ABC):
 
     @staticmethod
     def of(
-        pairs: PairSet, negatives: int, *, limit: int | None = None, shuffle: bool = False, seed: int = 0
+        pairs: PairSet, negatives: int, *, limit: int | None = None, shuffle: bool = False, seed: int | None = None
     ) -> PairPlan:
         """Groups of at least `negatives` pairs: runs of shards, or of listed pairs; the last takes what is left over.
 
@@ -83,13 +81,15 @@ class PairPlan(ABC):
             limit: read so many pairs only; the first ones, after shuffling.
             shuffle: put the pairs into the order that the seed stands for; of shards, the shards, and then the pairs
                 of each group.
-            seed: the same one means the same order on every machine.
+            seed: the same one means the same order on every machine; None is 0.
         """
+        if seed is not None and not shuffle:
+            raise BayesVLMError(f"seed={seed} needs shuffling; ask for that, too (shuffle, --shuffle).")
         if not isinstance(negatives, int) or negatives < 2:
             raise BayesVLMError(f"negatives={negatives}; a contrast batch needs at least 2 pairs.")
         if limit is not None:
             check_count("limit", limit, least=2)
-        order = check_count("seed", seed, least=0) if shuffle else None
+        order = check_count("seed", seed or 0, least=0) if shuffle else None
         if isinstance(pairs, PairShards):
             return ShardPlan.made(pairs, negatives, limit, order)
         if isinstance(pairs, ListedPairs):
@@ -295,14 +295,6 @@ class ShardPlan(PairPlan):
                     "would count twice, so leave one of them out."
                 )
         return digest.hexdigest(), found
-
-
-def shuffled_order(count: int, *seed: int) -> NDArray[np.int64]:  # [count]
-    """The numbers below `count` in the order that a seed stands for, the same on every machine and with every numpy.
-
-    Raw numbers of a bit generator, which numpy promises never to change, are sorted.
-    """
-    return np.argsort(np.random.Philox(np.random.SeedSequence(seed)).random_raw(count), kind="stable")
 
 
 def _from(shards: Sequence[Path], start: int) -> Iterator[Pair]:
