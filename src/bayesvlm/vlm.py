@@ -257,7 +257,8 @@ class BayesVLM(GaussianVLM):
             limit: take so many pairs only, those that cannot be read included.
             shuffle, seed: read a set of pairs in the order that the seed (0) stands for.
             workers: processes that decode; 0 has threads do it, None chooses.
-            engine: what has the groups of a set of pairs worked on, such as `bayesvlm.engine.RayFit`; None does it here.
+            engine: what has the groups of a set of pairs worked on, such as `bayesvlm.engine.RayFit`; None: this
+                process.
             normalise: for the sigmoid loss, "paper" (divide by the batch) or "sum".
             precision, memory: of the curvature, see `bayesvlm.core.curvature`.
             checkpoint: a file the sums are kept in after every finished contrast batch; a later call with the same

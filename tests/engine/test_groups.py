@@ -83,7 +83,7 @@ def test_a_group_that_comes_twice_counts_once(tmp_path: Path) -> None:
     came = [7, 7, 1, 1, 4, 7, 4, 99]
     assert [finished.add(made(index)) for index in came] == [True, False, True, False, True, False, False, False]
     assert_same(finished.sums, in_order(1, 4, 7))
-    assert (finished.read, finished.seconds) == (3 * 12 + 12, {"images": 1.5})
+    assert (finished.tally.read, finished.tally.seconds) == (3 * 12 + 12, {"images": 1.5})
 
 
 def test_a_group_in_the_sum_whose_own_file_is_still_there_counts_once(tmp_path: Path) -> None:

@@ -32,17 +32,31 @@ CpusPerActor = Annotated[
 
 
 def ray_options(
-    engine: str, address: str | None, actors: int | None, gpus_per_actor: float | None, cpus_per_actor: float | None
+    engine: str,
+    address: str | None,
+    actors: int | None,
+    gpus_per_actor: float | None,
+    cpus_per_actor: float | None,
+    device: str | None,
+    workers: int | None = None,
 ) -> RayOptions | None:
-    """What a command asks of Ray; None where this process is to do the work."""
+    """What a command asks of Ray; None where this process is to do the work.
+
+    Args:
+        device, workers: of this process, which have no use beside Ray.
+    """
     from bayesvlm.core.errors import BayesVLMError, check_choice
     from bayesvlm.engine import RayOptions
 
     check_choice("--engine", engine, ENGINES)
     asked = RayOptions(address, actors, gpus_per_actor, cpus_per_actor)
     if engine == "ray":
+        for name, value, instead in (("device", device, "gpus-per-actor"), ("workers", workers, "cpus-per-actor")):
+            if value is not None:
+                raise BayesVLMError(f"--{name} {value} is of one process; with --engine ray, --{instead} says it.")
         return asked
     for name, value in vars(asked).items():
         if value is not None:
-            raise BayesVLMError(f"--{name.replace('_', '-')} {value} goes with --engine ray; add it, or leave this out.")
+            option = f"--{name.replace('_', '-')} {value}"
+            raise BayesVLMError(f"{option} goes with --engine ray; add that, or leave this out.")
     return None

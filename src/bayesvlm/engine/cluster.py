@@ -48,7 +48,7 @@ class RayOptions:
             value = getattr(self, name)
             if value is not None and not (least <= value < 1 or (value >= 1 and float(value).is_integer())):
                 raise BayesVLMError(
-                    f"{name} is {value}; Ray takes a share between {least:g} and 1, or a whole number, such as 0.5 or 2."
+                    f"{name} is {value}; Ray takes a share from {least:g} to 1 or a whole number, such as 0.5 or 2."
                 )
 
 

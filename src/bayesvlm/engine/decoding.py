@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -83,10 +84,9 @@ def begun_ahead(items: Iterable[Item], begin: Callable[[Item], Made], most: int)
 
     def offer(thing: Any) -> None:
         while not stop.is_set():
-            try:
-                return begun.put(thing, timeout=0.1)
-            except queue.Full:
-                continue
+            with suppress(queue.Full):
+                begun.put(thing, timeout=0.1)
+                return
 
     def run() -> None:
         try:

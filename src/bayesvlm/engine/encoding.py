@@ -20,6 +20,7 @@ from bayesvlm.models.streaming import EncodedBatch, Expansion, PixelBatch, strea
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
+Batch = TypeVar("Batch")
 
 
 @contextmanager
@@ -83,10 +84,10 @@ class RayEncoder:
         self,
         batches: Iterable[list[Item]],
         prepare: Callable[[Item], Made],
-        collate: Callable[[list[Made]], PixelBatch],
+        collate: Callable[[list[Made]], Batch],
         pin: bool = False,
-    ) -> Iterator[PixelBatch]:
-        """Every batch with features in the place of its pixels; the pool that `stream_pixels` has the work done by."""
+    ) -> Iterator[Batch]:
+        """Every batch, with features in the place of pixels; this is the pool that `stream_pixels` has do its work."""
         import ray
 
         task = ray.remote(num_cpus=self.resources.decode_cpus)(prepared)

@@ -6,9 +6,8 @@ import logging
 import pickle
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,13 @@ from bayesvlm.engine.cluster import Resources, on_workers
 from bayesvlm.engine.decoding import DecodingTasks
 from bayesvlm.engine.groups import FinishedGroups
 from bayesvlm.fitting.groups import FitSettings, group_factors
+from bayesvlm.fitting.plans import note_skipped
 from bayesvlm.fitting.stages import shares
 from bayesvlm.plain import PlainVLM
-from bayesvlm.progress import progress_bar
+from bayesvlm.progress import duration, progress_bar
 from bayesvlm.vlm import BayesVLM
+
+_EVERY = 60  # seconds between two lines that say how far it is, where no bar does
 
 logger = logging.getLogger("bayesvlm.fitting")
 
@@ -55,34 +57,35 @@ class RayFit:
         A group whose actor or node is lost is begun again by another; one that comes twice counts once.
         """
         finished = FinishedGroups([group.index for group in plan.groups], checkpoint, run)
-        if before := finished.read:
-            logger.info("going on from %s, where %d pairs were read", checkpoint, before)
+        note_skipped(plan, finished.tally)
+        if before := finished.tally.read:
+            logger.info(
+                "going on from %s, which holds %d of %d groups", checkpoint, _done(plan, finished), len(plan.groups)
+            )
         bar = progress_bar(
             f"estimating the posterior ({self.resources.actors} actors)",
             total=plan.size,
             done=before,
             unit="pairs",
             show=progress,
-            note=lambda: shares(finished.seconds),
+            note=lambda: shares(finished.tally.seconds),
         )
-        began = time.perf_counter()
+        began = said = time.perf_counter()
         with bar as advance, closing(self._finish(vlm, plan, finished.left, settings)) as arriving:
             for group in arriving:
                 if not finished.add(group):
                     continue
+                note_skipped(plan, group.tally)
                 advance(group.tally.read)
-                if not advance.shown and finished.left:
-                    done, speed = finished.read, (finished.read - before) / (time.perf_counter() - began)
-                    logger.info(
-                        "%d of %d groups: %d of %d pairs, %.3g pairs/s (%s)",
-                        len(plan.groups) - len(finished.left), len(plan.groups), done, plan.size, speed,
-                        shares(finished.seconds),
-                    )  # fmt: skip
+                now = time.perf_counter()
+                if not advance.shown and finished.left and now - said > _EVERY:
+                    said = now
+                    _say(plan, finished, (finished.tally.read - before) / (now - began))
         return finished.sums
 
     def _finish(
         self, vlm: PlainVLM, plan: PairPlan, groups: Sequence[int], settings: FitSettings
-    ) -> Iterator[GroupFactors]:
+    ) -> Generator[GroupFactors, None, None]:
         """The factors of these groups, as they come."""
         if not groups:
             return
@@ -111,6 +114,25 @@ class RayFit:
                         yield found
 
 
+def _done(plan: PairPlan, finished: FinishedGroups) -> int:
+    return len(plan.groups) - len(finished.left)
+
+
+def _say(plan: PairPlan, finished: FinishedGroups, speed: float) -> None:
+    """How far it is, for a log file."""
+    tally, left = finished.tally, max(0, plan.size - finished.tally.read)
+    logger.info(
+        "%d of %d groups: %d of %d pairs, %.3g pairs/s (%s), %s left",
+        _done(plan, finished),
+        len(plan.groups),
+        tally.read,
+        plan.size,
+        speed,
+        shares(tally.seconds),
+        duration(left / speed) if speed > 0 else "?",
+    )
+
+
 def _context(kind: Any) -> Any:
     """Ray Data's settings, as they are but for these."""
     with warnings.catch_warnings():
@@ -130,14 +152,16 @@ class _GroupActor:
 
         vlm, self.plan, settings = ray.get(shared[0])
         self.vlm: BayesVLM = vlm.to(resources.device)
-        self.settings: FitSettings = replace(settings, workers=DecodingTasks(resources))
+        self.settings: FitSettings = settings
+        self.decoding = DecodingTasks(resources)
         self.groups = {group.index: group for group in self.plan.groups}
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, list[Any]]:
         (index,) = batch["group"]
         found: GroupFactors | BayesVLMError
         try:
-            found = group_factors(self.vlm, self.plan, self.groups[int(index)], self.settings).to("cpu")
+            group = self.groups[int(index)]
+            found = group_factors(self.vlm, self.plan, group, self.settings, pool=self.decoding).to("cpu")
         except BayesVLMError as error:  # the user's to mend: no other actor need try it
             found = error
         return {"result": [pickle.dumps(found)]}

@@ -4,8 +4,8 @@ FILE                        the checkpoint of a fit, as one process writes it: s
 FILE.group-00000012         of a group that was finished before one that comes earlier, the same for itself alone
 
 Every file is whole or absent, and names the run it belongs to. Because sums are taken in one order, the factors do not
-depend on who was faster, to the last bit; because the first file is a checkpoint like any other, a fit that was begun on
-a cluster can be ended by one process, and the other way round.
+depend on who was faster, to the last bit. Because the first file is a checkpoint like any other, a fit that was begun
+on a cluster can be ended by one process, and the other way round.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bayesvlm.artifacts.checkpoint import restore_checkpoint, save_checkpoint
-from bayesvlm.core.groups import GroupFactors, GroupSums
+from bayesvlm.core.groups import GroupFactors, GroupSums, Tally
 
 
 class FinishedGroups:
@@ -45,14 +45,9 @@ class FinishedGroups:
         return [index for index in self._order if index not in self._later]
 
     @property
-    def read(self) -> int:
-        """How many pairs were read, with those that could not be used."""
-        return self.sums.tally.read + sum(group.tally.read for group in self._later.values())
-
-    @property
-    def seconds(self) -> dict[str, float]:
-        """Per stage of the work, of all actors together."""
-        return dict(sum((group.tally for group in self._later.values()), self.sums.tally).seconds)
+    def tally(self) -> Tally:
+        """Of all groups that are finished: seconds are those of all actors together."""
+        return sum((group.tally for group in self._later.values()), self.sums.tally)
 
     def add(self, group: GroupFactors) -> bool:
         """Keep a group that was finished now; False where it is here already, and counts once."""
