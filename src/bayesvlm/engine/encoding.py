@@ -31,28 +31,41 @@ def ray_encoder(adapter: Adapter, resources: Resources) -> Iterator[RayEncoder]:
         adapter: the model; the actors get it from here, so that they need not find it themselves.
         resources: of the cluster that this process is connected to.
     """
-    import ray
-
-    model = ray.put(adapter.to(torch.device("cpu")))
-    actor = ray.remote(max_restarts=-1, max_task_retries=-1, **resources.of_actor)(_Encoder)
-    actors = [actor.remote([model], resources.device) for _ in range(resources.actors)]
+    encoder = RayEncoder(adapter, resources)
     try:
-        yield RayEncoder(adapter, resources, actors)
+        yield encoder
     finally:
-        for each in actors:
-            ray.kill(each)
+        encoder.close()
 
 
 class RayEncoder:
     """`bayesvlm.models.streaming.stream_features` on a cluster: the same batches in the same order.
 
     Images that are given as paths are read where they are decoded, so every node must see them under that path; bytes
-    of images travel from this process. Ready pixels go from where they are made to the actor that takes them.
+    of images travel from this process. Ready pixels go from where they are made to the actor that takes them. The
+    actors are started when the first image comes.
+
+    Args:
+        adapter, resources: as for `ray_encoder`, which ends the actors too.
     """
 
-    def __init__(self, adapter: Adapter, resources: Resources, actors: Iterable[Any]) -> None:
-        self.preprocessor, self.resources = adapter.preprocessor, resources
-        self._actors = deque(actors)
+    def __init__(self, adapter: Adapter, resources: Resources) -> None:
+        self.adapter, self.resources = adapter, resources
+        self._actors: deque[Any] = deque()
+        self._model: Any = None
+
+    @property
+    def device(self) -> str:
+        """The type of device that the actors compute on."""
+        return self.resources.device
+
+    def close(self) -> None:
+        """End the actors."""
+        import ray
+
+        while self._actors:
+            ray.kill(self._actors.pop())
+        self._model = None
 
     def __call__(
         self,
@@ -70,7 +83,7 @@ class RayEncoder:
         encoded again.
         """
         options: dict[str, Any] = {"batch_size": batch_size, "expansion": expansion, "label": label, "total": total}
-        with closing(stream_pixels(self.preprocessor, inputs, workers=self, **options)) as batches:
+        with closing(stream_pixels(self.adapter.preprocessor, inputs, workers=self, **options)) as batches:
             for batch in batches:
                 if strict and batch.unreadable:
                     raise BayesVLMError(batch.unreadable[min(batch.unreadable)])
@@ -100,8 +113,17 @@ class RayEncoder:
             yield result(encoded)
 
     def _next_actor(self) -> Any:
+        if not self._actors:
+            self._start()
         self._actors.rotate(-1)
         return self._actors[0]
+
+    def _start(self) -> None:
+        import ray
+
+        self._model = ray.put(self.adapter.to(torch.device("cpu")))  # kept: an actor that is replaced gets it again
+        actor = ray.remote(max_restarts=-1, max_task_retries=-1, **self.resources.of_actor)(_Encoder)
+        self._actors.extend(actor.remote([self._model], self.device) for _ in range(self.resources.actors))
 
 
 @dataclass(frozen=True, kw_only=True)
