@@ -31,7 +31,7 @@ def model(folders: dict[str, Path]) -> Adapter:
 
 @pytest.fixture(scope="module")
 def encoder(model: Adapter) -> Iterator[RayEncoder]:
-    with ray_encoder(model, Resources(actors=2, cpus=0.5, gpus=0)) as encoder:
+    with ray_encoder(model, Resources(actors=2, cpus=0.5, gpus=0, decode_cpus=0.5, ahead=2)) as encoder:
         yield encoder
 
 

@@ -27,7 +27,7 @@ from bayesvlm.testing import save_tiny_clip
 pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.usefixtures("ray_session")]
 
 NEGATIVES, BATCH = 10, 4  # six groups of a shard each: 12 samples, of which 10 can be used
-TWO_ACTORS = Resources(actors=2, cpus=0.5, gpus=0)
+TWO_ACTORS = Resources(actors=2, cpus=0.5, gpus=0, decode_cpus=0.5, ahead=2)
 OPTIONS = {"precision": "float64", "progress": False}
 
 
