@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -31,15 +31,15 @@ class _Speed(ProgressColumn):
         return Text(f"{task.speed:,.3g} {self.unit}/s" if self.unit and task.speed else "")
 
 
-class _Note(ProgressColumn):
-    """Whatever is to be said beside the bar."""
+class _Bar(Progress):
+    """A bar with a line below it."""
 
-    def __init__(self, note: Callable[[], str]) -> None:
-        super().__init__()
-        self.note = note
+    note: Callable[[], str] | None = None
 
-    def render(self, task: Task) -> Text:
-        return Text(self.note())
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield from super().get_renderables()
+        if self.note is not None and (said := self.note()):
+            yield Text(said, style="dim", no_wrap=True, overflow="ellipsis")
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def progress_bar(
         done: steps that an earlier run did; they do not count for the speed.
         unit: what a step is.
         show: None shows the bar when the error stream is a terminal.
-        note: what to say at its end, asked several times per second.
+        note: what to say below it, asked several times per second.
     """
     console = Console(stderr=True)
     columns = (
@@ -82,10 +82,10 @@ def progress_bar(
         _Speed(unit),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
-        *([] if note is None else [_Note(note)]),
     )
     enabled = console.is_terminal if show is None else show
-    with Progress(*columns, console=console, disable=not enabled, transient=True) as bar:
+    with _Bar(*columns, console=console, disable=not enabled, transient=True) as bar:
+        bar.note = note
         task = bar.add_task(description, total=total, completed=done)
         yield Advance(lambda steps: bar.advance(task, steps), enabled)
 

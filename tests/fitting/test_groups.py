@@ -229,3 +229,42 @@ def test_time_is_told_per_stage(vlm: BayesVLM, sources: dict[str, Path]) -> None
     record = vlm.copy().fit(opened(sources, "shards"), 20, workers=0).provenance
     assert set(record["seconds"]) == {"waiting", "images", "texts", "curvature", "checkpoint"}
     assert min(record["seconds"][name] for name in ("images", "texts", "curvature")) > 0
+
+
+def test_only_a_few_batches_are_read_ahead(vlm: BayesVLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that memory does not grow with the number of pairs, nor with what is skipped."""
+    broken = frozenset(range(0, 240, 3))
+    plan = PairPlan.of(PairFolder.open(write_folder(tmp_path, 240, broken), batch_size=4), 40)
+    taken, ahead = [0], []
+    pair = PairFolder.pair
+
+    def counted(self: PairFolder, row: int) -> Pair:
+        taken[0] += 1
+        return pair(self, row)
+
+    monkeypatch.setattr(PairFolder, "pair", counted)
+    encoded = [0]
+    for group in factors_of_groups(
+        vlm,
+        plan,
+        plan.groups,
+        FitSettings(workers=0),
+        advance=lambda pairs: (encoded.append(encoded[-1] + pairs), ahead.append(taken[0] - encoded[-1])),  # type: ignore[func-returns-value]
+    ):
+        assert group.pairs == pytest.approx(40 * 2 / 3, abs=1)
+    assert encoded[-1] == 240
+    assert max(ahead) <= 4 * 4
+
+
+def test_names_of_what_cannot_be_read_are_kept_up_to_a_number(
+    vlm: BayesVLM, sources: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("bayesvlm.core.groups", "bayesvlm.fitting.groups", "bayesvlm.fitting.plans"):
+        monkeypatch.setattr(f"{module}.NAMED", 3)
+    plan = PairPlan.of(opened(sources, "shards"), 20)
+    fitted = vlm.copy().fit(plan, 20, workers=0)
+    assert fitted.provenance["pairs"] == COUNT - len(BROKEN)
+    assert len(plan.source.skipped) == len(BROKEN)
+    assert len(plan.source.skipped.reasons) == 3
+    assert f"skipped {len(BROKEN)} that cannot be used" in str(plan.source.skipped)
+    assert f"and {len(BROKEN) - 3} more" in str(plan.source.skipped)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -32,80 +32,120 @@ def runs(provenance: Provenance) -> Iterator[Provenance]:
 def check_disjoint(provenances: Mapping[str, Provenance]) -> list[str]:
     """Refuse posteriors that read some of the same pairs; returns what could not be checked, or is missing.
 
+    Time and memory grow with what was read, not with the square of the number of posteriors.
+
     Args:
         provenances: by what to call the posteriors.
     """
-    known = {name: _Reading.of(provenance) for name, provenance in provenances.items()}
-    for (one, first), (other, second) in combinations(known.items(), 2):
-        both = first.shared(second)
-        if both is not None:
-            raise BayesVLMError(f"{one} and {other} both read {both}; {_ADVICE}")
-    return [*_unchecked(known), *_missing(known)]
+    seen = _Reading()
+    unknown = []
+    for name, provenance in provenances.items():
+        reading = _Reading.of(provenance, owner=name)
+        if (both := seen.shared(reading)) is not None:
+            what, owner = both
+            other = owner or next(n for n in provenances if _Reading.of(provenances[n], n).shared(reading) is not None)
+            raise BayesVLMError(f"{other} and {name} both read {what}; {_ADVICE}")
+        seen.take(reading)
+        if reading.unknown:
+            unknown.append(name)
+    return [*_unchecked(unknown), *seen.grown(), *seen.missing()]
 
 
 @dataclass
 class _Reading:
-    """What one posterior read.
+    """What one posterior read, or several did.
 
     Args:
-        shards: their names, by a hash of their contents.
-        begun: names and contents of shards, by a hash of their first file.
-        lists: by fingerprint, the title of a list of pairs, its size and the rows that were read.
-        fingerprints: of sources that were read in one go, or nobody knows how; with their names.
-        plans: by its identity, how many groups a plan has, those that were read, and the shares they were read in.
+        shards: (name, posterior), by a hash of their contents.
+        begun: the posterior, by name and a hash of the first file.
+        lists: by fingerprint, the title of a list of pairs and whether each row was read.
+        fingerprints: (source, posterior) of what was read in one go, or nobody knows how, by its fingerprint.
+        recorded: the same of what is recorded in detail.
+        plans: by its identity, how much of a plan was read.
         unknown: whether part of it is not recorded.
     """
 
-    shards: dict[str, str] = field(default_factory=dict)
+    shards: dict[str, tuple[str, str]] = field(default_factory=dict)
     begun: dict[tuple[str, str], str] = field(default_factory=dict)
     lists: dict[str, tuple[str, NDArray[np.bool_]]] = field(default_factory=dict)
-    fingerprints: dict[str, str] = field(default_factory=dict)
-    recorded: dict[str, str] = field(default_factory=dict)
+    fingerprints: dict[str, tuple[str, str]] = field(default_factory=dict)
+    recorded: dict[str, tuple[str, str]] = field(default_factory=dict)
     plans: dict[str, _Plan] = field(default_factory=dict)
     unknown: bool = False
 
     @classmethod
-    def of(cls, provenance: Provenance) -> _Reading:
+    def of(cls, provenance: Provenance, owner: str) -> _Reading:
         found = cls()
         for run in runs(provenance):
             record, source = run.get("read"), str(run.get("source", "the same pairs"))
             if "fingerprint" in run:
-                (found.fingerprints if record is None else found.recorded)[run["fingerprint"]] = source
+                (found.fingerprints if record is None else found.recorded)[run["fingerprint"]] = (source, owner)
             if record is None:
                 found.unknown = True
                 continue
             for name, content, first in record.get("shards", ()):
-                found.shards[content] = name
-                found.begun[name, first] = content
+                found.shards[content] = (name, owner)
+                found.begun[name, first] = owner
             for fingerprint, title, rows in _rows(record):
-                earlier = found.lists.get(fingerprint)
-                found.lists[fingerprint] = (title, rows if earlier is None else rows | earlier[1])
-            found.plans.setdefault(record["plan"], _Plan(record["of"], record["negatives"])).add(record)
+                found._read(fingerprint, title, rows)
+            found.plans.setdefault(record["plan"], _Plan(record["of"])).add(record)
         return found
 
-    def shared(self, other: _Reading) -> str | None:
-        """What both read, in words."""
-        shards = sorted(self.shards[content] for content in self.shards.keys() & other.shards.keys())
-        if shards:
-            return _listed(shards)
-        changed = sorted(
-            name for name, first in self.begun.keys() & other.begun.keys()
-        )  # other contents, or it would be among the shards
-        if changed:
-            return f"{_listed(changed)}, which changed in between"
+    def take(self, other: _Reading) -> None:
+        """Both together."""
+        self.shards.update(other.shards)
+        self.begun.update(other.begun)
+        self.fingerprints.update(other.fingerprints)
+        self.recorded.update(other.recorded)
+        for fingerprint, (title, rows) in other.lists.items():
+            self._read(fingerprint, title, rows)
+        for identity, plan in other.plans.items():
+            whole = self.plans.setdefault(identity, _Plan(plan.total))
+            whole.groups |= plan.groups
+            whole.shares |= plan.shares
+
+    def _read(self, fingerprint: str, title: str, rows: NDArray[np.bool_]) -> None:
+        earlier = self.lists.get(fingerprint)
+        self.lists[fingerprint] = (title, rows if earlier is None else rows | earlier[1])
+
+    def shared(self, other: _Reading) -> tuple[str, str | None] | None:
+        """What the other read, too, in words, and whose it is where that is known."""
+        if copies := [self.shards[content] for content in self.shards.keys() & other.shards.keys()]:
+            owner = min(copies)[1]
+            return _listed(sorted(name for name, whose in copies if whose == owner)), owner
+        if changed := sorted(self.begun.keys() & other.begun.keys()):  # of other contents, or it would be a copy
+            owner = self.begun[changed[0]]
+            names = [name for name, first in changed if self.begun[name, first] == owner]
+            return f"{_listed(names)}, which changed in between", owner
         for fingerprint in self.lists.keys() & other.lists.keys():
             title, rows = self.lists[fingerprint]
             both = np.flatnonzero(rows & other.lists[fingerprint][1])
             if len(both):
-                return f"{_spans(both)} of {title}"
-        for mine, others in (
+                return f"{_spans(both)} of {title}", None
+        for mine, theirs in (
             (self.fingerprints, other.fingerprints),
             (self.fingerprints, other.recorded),
             (self.recorded, other.fingerprints),
         ):
-            if same := mine.keys() & others.keys():
-                return f"{mine[min(same)]} (it has the same fingerprint)"
+            if same := mine.keys() & theirs.keys():
+                source, owner = mine[min(same)]
+                return f"{source} (it has the same fingerprint)", owner
         return None
+
+    def grown(self) -> Iterator[str]:
+        """Lists of one title that are not the same."""
+        titles = Counter(title for title, _ in self.lists.values())
+        for title in sorted(title for title, count in titles.items() if count > 1):
+            yield (
+                f"several posteriors read pairs called {title}, which are not the same list; if it grew in between, "
+                "pairs count twice"
+            )
+
+    def missing(self) -> Iterator[str]:
+        """Plans of which something was not read."""
+        for plan in self.plans.values():
+            if (left := plan.missing()) is not None:
+                yield f"{left} are missing: this is not the posterior of all pairs; fit them, and merge again"
 
 
 @dataclass
@@ -113,7 +153,6 @@ class _Plan:
     """How much of a plan was read."""
 
     total: int
-    negatives: int
     groups: set[int] = field(default_factory=set)
     shares: set[str] = field(default_factory=set)
 
@@ -136,6 +175,9 @@ class _Plan:
         return f"{len(left)} of its {self.total} groups"
 
 
+_order = lru_cache(maxsize=2)(shuffled_order)  # shares of one list have one order
+
+
 def _rows(record: Mapping[str, Any]) -> Iterator[tuple[str, str, NDArray[np.bool_]]]:
     """(fingerprint, title, which rows were read) of every list of a record."""
     lists = record.get("lists", ())
@@ -145,41 +187,19 @@ def _rows(record: Mapping[str, Any]) -> Iterator[tuple[str, str, NDArray[np.bool
         places[start:stop] = True
     if record["shuffled"] is not None:
         read = np.zeros(total, dtype=bool)
-        read[shuffled_order(total, record["shuffled"])[places]] = True
+        read[_order(total, record["shuffled"])[places]] = True
         places = read
     for title, fingerprint, size in lists:
         yield fingerprint, title, places[:size]
         places = places[size:]
 
 
-def _unchecked(known: Mapping[str, _Reading]) -> Iterator[str]:
-    unknown = [name for name, reading in known.items() if reading.unknown]
+def _unchecked(unknown: Sequence[str]) -> Iterator[str]:
     if unknown:
         yield (
             f"whether pairs count twice cannot be checked for {_listed(unknown)}: such a posterior, made from an "
             "iterable or by an earlier version, does not say which pairs it is of"
         )
-    fingerprints = defaultdict(set)
-    for reading in known.values():
-        for fingerprint, (title, _) in reading.lists.items():
-            fingerprints[title].add(fingerprint)
-    for title in sorted(title for title, found in fingerprints.items() if len(found) > 1):
-        yield (
-            f"several posteriors read pairs called {title}, which are not the same list; if it grew in between, pairs "
-            "count twice"
-        )
-
-
-def _missing(known: Mapping[str, _Reading]) -> Iterator[str]:
-    plans: dict[str, _Plan] = {}
-    for reading in known.values():
-        for identity, plan in reading.plans.items():
-            whole = plans.setdefault(identity, _Plan(plan.total, plan.negatives))
-            whole.groups |= plan.groups
-            whole.shares |= plan.shares
-    for plan in plans.values():
-        if (left := plan.missing()) is not None:
-            yield f"{left} are missing: this is not the posterior of all pairs; fit them, and merge again"
 
 
 def _spans(rows: NDArray[np.int64]) -> str:

@@ -16,12 +16,11 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import torch
 from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
@@ -133,53 +132,73 @@ class SavedPosterior:
             )
         return cls(factors, config, projections)
 
-    def merge(self, *others: SavedPosterior, names: Sequence[str] | None = None) -> SavedPosterior:
+    def merge(self, *others: SavedPosterior) -> SavedPosterior:
+        """All the pairs together; see `merged`."""
+        return SavedPosterior.merged(
+            (f"posterior {number}", saved) for number, saved in enumerate((self, *others), start=1)
+        )
+
+    @classmethod
+    def merged(cls, posteriors: Iterable[tuple[str, SavedPosterior]]) -> SavedPosterior:
         """All the pairs together. Every posterior must be for the same projections, loss and settings.
 
         Posteriors that read some of the same pairs are refused, by what their provenance says they read; where it does
         not say, there is a warning, as there is where shares of a plan are missing.
 
         Args:
-            others: to add to this one.
-            names: what to call all of them in a sentence, this one first.
+            posteriors: with what to call each in a sentence; one is looked at after the other and not kept.
         """
-        everything = (self, *others)
-        names = names or [f"posterior {number}" for number in range(1, len(everything) + 1)]
-        if any(saved.config.weights is None for saved in everything):
-            raise BayesVLMError(
-                "A posterior that is not tied to a model's weights cannot be merged; convert it with --model."
-            )
-        differing = [name for name in _ALIKE if any(_entry(s, name) != _entry(self, name) for s in others)]
-        if self.config.lam_source == "given" and any(saved.config.lam != self.config.lam for saved in others):
-            differing.append("lam")
-        if differing:
-            values = " and ".join(str(_entry(saved, differing[0])) for saved in everything)
-            raise BayesVLMError(
-                f"The posteriors differ in {differing[0]} ({values}); only posteriors of the same model, made with the "
-                "same settings, can be merged."
-            )
-        encoders = [saved.config.all_weights for saved in everything]
-        known = [encoder for encoder in encoders if encoder is not None]
-        if not all(agree(encoder, known[0]) for encoder in known):
-            raise BayesVLMError(
-                "The posteriors were estimated with different encoders in front of the same projections; only "
-                "posteriors of the same model can be merged."
-            )
-        sums = [saved.factors["image"].A_sum for saved in everything]
-        if any(torch.equal(sums[i], sums[j]) for i in range(len(sums)) for j in range(i)):
-            raise BayesVLMError("Two of the posteriors are copies of one another; their pairs would count twice.")
-        provenances = [saved.config.provenance for saved in everything]
-        for remark in check_disjoint(dict(zip(names, provenances, strict=True))):
-            warnings.warn(f"{remark}.", BayesVLMWarning, stacklevel=2)
-        factors = {t: self.factors[t].merge(*(saved.factors[t] for saved in others)) for t in TOWERS}
+        sums: dict[Tower, KroneckerFactors] = {}
+        first: SavedPosterior | None = None
+        provenances: dict[str, dict[str, Any]] = {}
+        encoders: list[dict[str, str] | None] = []
+        copies: dict[str, str] = {}
+        for name, saved in posteriors:
+            first = first or saved
+            first._check_alike(name, saved)
+            known = next((encoder for encoder in encoders if encoder is not None), None)
+            encoders.append(saved.config.all_weights)
+            if known is not None and encoders[-1] is not None and not agree(encoders[-1], known):
+                raise BayesVLMError(
+                    "The posteriors were estimated with different encoders in front of the same projections; only "
+                    "posteriors of the same model can be merged."
+                )
+            digest = hashlib.sha256(saved.factors["image"].A_sum.cpu().numpy().tobytes()).hexdigest()
+            if digest in copies:
+                raise BayesVLMError(
+                    f"Two of the posteriors, {copies[digest]} and {name}, are copies of one another; their pairs would "
+                    "count twice."
+                )
+            copies[digest], provenances[name] = name, saved.config.provenance
+            sums = {t: sums[t].merge(saved.factors[t]) if sums else saved.factors[t] for t in TOWERS}
+        if first is None or len(provenances) < 2:
+            raise BayesVLMError(f"merge was given {len(provenances)} posterior; it adds up two or more.")
+        for remark in check_disjoint(provenances):
+            warnings.warn(f"{remark}.", BayesVLMWarning, stacklevel=3)
         config = replace(
-            self.config,
-            all_weights=known[0] if len(known) == len(everything) else None,
-            provenance={"merged": provenances, "pairs": factors["image"].n},
+            first.config,
+            all_weights=None if None in encoders else encoders[0],
+            provenance={"merged": list(provenances.values()), "pairs": sums["image"].n},
         )
         if config.lam_source == "evidence" and config.weight_norm_squared is not None:
-            config = replace(config, lam=best_lams(factors, config.weight_norm_squared, config.tau, config.structure))
-        return SavedPosterior(factors, config, self.projections)
+            config = replace(config, lam=best_lams(sums, config.weight_norm_squared, config.tau, config.structure))
+        return cls(sums, config, first.projections)
+
+    def _check_alike(self, name: str, other: SavedPosterior) -> None:
+        """Refuse to add one that is not for the same projections, with the same loss and settings."""
+        if other.config.weights is None:
+            raise BayesVLMError(
+                f"A posterior that is not tied to a model's weights cannot be merged ({name}); convert it with --model."
+            )
+        differing = [entry for entry in _ALIKE if _entry(other, entry) != _entry(self, entry)]
+        if self.config.lam_source == "given" and other.config.lam != self.config.lam:
+            differing.append("lam")
+        if differing:
+            raise BayesVLMError(
+                f"The posteriors differ in {differing[0]} ({_entry(self, differing[0])} and "
+                f"{_entry(other, differing[0])}, of {name}); only posteriors of the same model, made with the same "
+                "settings, can be merged."
+            )
 
 
 def _entry(saved: SavedPosterior, name: str) -> object:

@@ -37,8 +37,7 @@ def merge(
     if len({folder.resolve() for folder in posteriors}) < len(posteriors):
         raise BayesVLMError("The same posterior is given more than once; its pairs would count twice.")
     with posterior_destination(out, overwrite):
-        first, *others = [SavedPosterior.load(folder) for folder in posteriors]
-        merged = first.merge(*others, names=list(map(str, posteriors)))
+        merged = SavedPosterior.merged((str(folder), SavedPosterior.load(folder)) for folder in posteriors)
         merged.save(out)
     n, lam = merged.factors["image"].n, merged.config.lam
     text = [

@@ -114,7 +114,7 @@ def fit_factors(
             f"pairs is a {type(pairs).__name__}, which only this process can go through; an engine takes a set of "
             "pairs: what bayesvlm.data.resolve(name, 'pairs').open() gives."
         )
-    run = fit_run(vlm, pairs, record, settings)
+    run = fit_run(vlm, pairs, record if limit is None else {**record, "limit": limit}, settings)
     where: dict[str, Any] = {"checkpoint": checkpoint, "run": run, "progress": progress}
     with _alone(checkpoint):
         if isinstance(pairs, PairPlan):
