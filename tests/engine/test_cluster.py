@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from bayesvlm import BayesVLMError
-from bayesvlm.engine.cluster import DECODE_CPUS, Node, RayOptions, Resources, cluster, share
+from bayesvlm.engine.cluster import DECODE_CPUS, Node, RayOptions, Resources, cluster, on_workers, share
 
 TWO_CORES = [Node(2, 0)]
 GPU_NODES = [Node(16, 8), Node(16, 8), Node(64, 0)]
@@ -79,6 +79,32 @@ def test_without_ray_one_sentence_says_what_to_install(monkeypatch: pytest.Monke
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ray" else found(name))
     with pytest.raises(BayesVLMError, match=r"pip install 'bayesvlm\[ray\]'"), cluster(RayOptions()):
         pytest.fail("entered")
+
+
+@pytest.mark.parametrize(
+    ("told", "sentence"),
+    [
+        ("ModuleNotFoundError: No module named 'bayesvlm'\n", "has no module 'bayesvlm'; install the same packages"),
+        (
+            "bayesvlm.core.errors.BayesVLMError: The device 'cuda' cannot be used here; try 'cpu'.\n  more",
+            r"^On a worker of the cluster: The device 'cuda' cannot be used here; try 'cpu'.$",
+        ),
+    ],
+)
+def test_what_workers_lack_is_said_in_a_sentence(told: str, sentence: str) -> None:
+    ray = pytest.importorskip("ray", reason="Ray is not installed")
+    with pytest.raises(BayesVLMError, match=sentence), on_workers():
+        raise ray.exceptions.RaySystemError(told)
+
+
+def test_a_process_that_dies_each_time_is_said_in_a_sentence_and_other_failures_are_not_hidden() -> None:
+    ray = pytest.importorskip("ray", reason="Ray is not installed")
+    with pytest.raises(BayesVLMError, match="died each time its work was tried"), on_workers():
+        raise ray.exceptions.WorkerCrashedError
+    with pytest.raises(ray.exceptions.GetTimeoutError), on_workers():
+        raise ray.exceptions.GetTimeoutError("a bug of ours")
+    with pytest.raises(ZeroDivisionError), on_workers():
+        raise ZeroDivisionError
 
 
 def test_nothing_imports_ray_before_it_is_asked_for() -> None:

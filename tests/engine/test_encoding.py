@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +26,13 @@ BATCH = 4
 
 
 @pytest.fixture(scope="module")
-def model(folders: dict[str, Path]) -> Adapter:
-    return load_adapter(folders["clip"], device="cpu")
+def model(folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Adapter:
+    """One whose files are gone: actors have it from here."""
+    folder = tmp_path_factory.mktemp("gone") / "clip"
+    shutil.copytree(folders["clip"], folder)
+    loaded = load_adapter(folder, device="cpu")
+    shutil.rmtree(folder)
+    return loaded
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ _ACTOR_CPUS = 0.5  # of an actor that drives a GPU, or that has one of a few cor
 _MANY_CORES = 8  # on a node without GPUs, from which on an actor has several
 _SEVERAL = 4.0
 _BATCHES_AHEAD = 16  # of ready pixels that wait for one actor at most
+_TRIES = 20  # of work whose process dies each time: nodes may be lost as often, work that no process survives ends
 _ROUNDING = 1e-9
 
 
@@ -84,8 +85,13 @@ class Resources:
 
     @property
     def of_actor(self) -> dict[str, float]:
-        """As Ray's options."""
-        return {"num_cpus": self.cpus, "num_gpus": self.gpus}
+        """What Ray is told of an actor. One whose process or node dies is replaced, and does the same work again."""
+        return {"num_cpus": self.cpus, "num_gpus": self.gpus, "max_restarts": -1, "max_task_retries": _TRIES}
+
+    @property
+    def in_all(self) -> tuple[float, float]:
+        """CPUs and GPUs that have to be free before everything runs."""
+        return self.actors * self.cpus + self.decode_cpus, self.actors * self.gpus
 
 
 def share(nodes: Sequence[Node], options: RayOptions) -> Resources:
@@ -154,6 +160,18 @@ def cluster(options: RayOptions) -> Iterator[Resources]:
                 ray.shutdown()
 
 
+def busy(resources: Resources) -> str | None:
+    """A sentence where others hold what is needed of the cluster at this moment: then Ray waits for it."""
+    import ray
+
+    free = ray.available_resources()
+    has = (free.get("CPU", 0.0), free.get("GPU", 0.0))
+    if all(here >= needed - _ROUNDING for here, needed in zip(has, resources.in_all, strict=True)):
+        return None
+    needed = "{:g} CPUs and {:g} GPUs".format(*resources.in_all)
+    return f"{needed} are needed, and the cluster has {has[0]:g} and {has[1]:g} free: waiting for the others"
+
+
 @contextmanager
 def on_workers() -> Iterator[None]:
     """Say in a sentence what workers of a cluster lack, or why they cannot go on, where this block waits for them."""
@@ -162,18 +180,26 @@ def on_workers() -> Iterator[None]:
     try:
         yield
     except ray.exceptions.RayError as error:
-        lacking = re.findall(r"No module named '([\w.]+)'", str(error))
-        if lacking:
+        if (sentence := _sentence(str(error))) is not None:
+            raise BayesVLMError(sentence) from error
+        died = (ray.exceptions.RayActorError, ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError)
+        if isinstance(error, died):
             raise BayesVLMError(
-                f"A worker of the cluster has no module {lacking[-1]!r}; install the same packages on every node, of "
-                "the same versions."
-            ) from error
-        if isinstance(error, ray.exceptions.WorkerCrashedError | ray.exceptions.OutOfMemoryError):
-            raise BayesVLMError(
-                "A process that prepares images ended before its work was done, each time it was tried "
-                f"({first_line(error)}), mostly for want of memory: give smaller batches."
+                f"A process on the cluster died each time its work was tried ({first_line(error)}), mostly for want of "
+                "memory: use smaller batches or fewer actors per node."
             ) from error
         raise
+
+
+def _sentence(told: str) -> str | None:
+    """What a worker's traceback comes to, where that is a sentence for a user."""
+    if lacking := re.findall(r"No module named '([\w.]+)'", told):
+        return (
+            f"A worker of the cluster has no module {lacking[-1]!r}; install the same packages on every node, of the "
+            "same versions."
+        )
+    said = re.findall(r"BayesVLMError: (.+)", told)
+    return f"On a worker of the cluster: {said[-1].strip()}" if said else None
 
 
 def import_ray() -> Any:

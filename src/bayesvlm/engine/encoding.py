@@ -122,7 +122,7 @@ class RayEncoder:
         import ray
 
         self._model = ray.put(self.adapter.to(torch.device("cpu")))  # kept: an actor that is replaced gets it again
-        actor = ray.remote(max_restarts=-1, max_task_retries=-1, **self.resources.of_actor)(_Encoder)
+        actor = ray.remote(**self.resources.of_actor)(_Encoder)
         self._actors.extend(actor.remote([self._model], self.device) for _ in range(self.resources.actors))
 
 

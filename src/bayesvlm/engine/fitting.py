@@ -14,7 +14,7 @@ from typing import Any
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.groups import GroupFactors, GroupSums
 from bayesvlm.data.pairs.plan import PairPlan
-from bayesvlm.engine.cluster import Resources, on_workers
+from bayesvlm.engine.cluster import Resources, busy, on_workers
 from bayesvlm.engine.decoding import DecodingTasks
 from bayesvlm.engine.groups import FinishedGroups
 from bayesvlm.fitting.groups import FitSettings, group_factors
@@ -89,6 +89,8 @@ class RayFit:
         """The factors of these groups, as they come."""
         if not groups:
             return
+        if wait := busy(self.resources):
+            logger.info(wait)
         import ray
         from ray.data import ActorPoolStrategy, DataContext
 
