@@ -22,7 +22,7 @@ demo: $(VENV)/.installed  ## run the main job end to end on the embedded world; 
 	@$(VENV)/bin/bayesvlm demo --overwrite
 
 test: $(VENV)/.installed  ## build .venv if need be and run the whole test suite
-	@$(VENV)/bin/python -m pytest -n 2 -q
+	@$(VENV)/bin/python -m pytest -n 2 --dist loadgroup -q
 
 test-plain: $(VENV)/.installed  ## core, active learning, serving and BayesVLM under the plainest instruction set
 	@$(PLAIN) $(VENV)/bin/python -m pytest -n 2 -q tests/core tests/active tests/safety tests/serving tests/test_*.py

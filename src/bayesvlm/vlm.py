@@ -26,7 +26,7 @@ from bayesvlm.core.projection import Projection
 from bayesvlm.core.settings import Covariance, Link, Settings
 from bayesvlm.core.tuning import DEFAULT_TAUS, TauGrid
 from bayesvlm.data.pairs import PairPlan
-from bayesvlm.fitting import FitSettings, fit_factors, planned
+from bayesvlm.fitting import FitSettings, SumGroups, fit_factors, planned
 from bayesvlm.gaussian import GaussianVLM
 from bayesvlm.models import resolve_device
 from bayesvlm.predicting import tuned_taus
@@ -238,6 +238,7 @@ class BayesVLM(GaussianVLM):
         shuffle: bool = False,
         seed: int | None = None,
         workers: int | None = None,
+        engine: SumGroups | None = None,
         normalise: Normalise = "paper",
         precision: Precision | None = None,
         memory: int = DEFAULT_MEMORY,
@@ -256,6 +257,8 @@ class BayesVLM(GaussianVLM):
             limit: take so many pairs only, those that cannot be read included.
             shuffle, seed: read a set of pairs in the order that the seed (0) stands for.
             workers: processes that decode; 0 has threads do it, None chooses.
+            engine: what has the groups of a set of pairs worked on, such as `bayesvlm.engine.RayFit`; None: this
+                process.
             normalise: for the sigmoid loss, "paper" (divide by the batch) or "sum".
             precision, memory: of the curvature, see `bayesvlm.core.curvature`.
             checkpoint: a file the sums are kept in after every finished contrast batch; a later call with the same
@@ -279,6 +282,7 @@ class BayesVLM(GaussianVLM):
             record,
             negatives=negatives,
             settings=FitSettings(normalise, precision, memory, workers),
+            engine=engine,
             **options,
         )
         n = found.factors["image"].n

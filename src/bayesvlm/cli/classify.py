@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
+from bayesvlm.cli.engine import Actors, Address, CpusPerActor, Engine, GpusPerActor, ray_options
 from bayesvlm.cli.options import (
     Cache,
     Classes,
@@ -38,6 +39,7 @@ SHOWN = 10  # of the answers that go to a file, on the terminal
 
 
 def classify(
+    context: typer.Context,
     posterior: Annotated[
         str,
         typer.Argument(
@@ -66,6 +68,11 @@ def classify(
         int | None,
         typer.Option(min=0, help="Processes that read images; 0 uses threads. [default: by number and cores]"),
     ] = None,
+    engine: Engine = "local",
+    address: Address = None,
+    actors: Actors = None,
+    gpus_per_actor: GpusPerActor = None,
+    cpus_per_actor: CpusPerActor = None,
     cache: Cache = None,
     model: Model = None,
     device: Device = None,
@@ -82,6 +89,8 @@ def classify(
     With --out the answers are written as they come, and the first ten are shown; the same command after an
     interruption goes on where it was. Features are kept, so that other class names encode nothing again.
 
+    With --engine ray a Ray cluster reads the files, which every node must see, and encodes them.
+
     Examples:
 
         bayesvlm classify posterior/ photo.jpg --classes "cat,dog,horse"
@@ -94,6 +103,7 @@ def classify(
     from bayesvlm.data.cache import FeatureCache
     from bayesvlm.data.labelled.listed import with_tables
     from bayesvlm.data.labelled.templates import shown_templates
+    from bayesvlm.engine import cluster, ray_encoder
     from bayesvlm.experiments.feature_store import FeatureStore
     from bayesvlm.experiments.image_files import encode_files
     from bayesvlm.images.files import SkippedImages, find_all_images
@@ -102,6 +112,7 @@ def classify(
     from bayesvlm.prompts import ClassPrompts
     from bayesvlm.vlm import BayesVLM
 
+    asked_of_ray = ray_options(engine, address, actors, gpus_per_actor, cpus_per_actor, device, workers)
     used = templates_given(template, templates, A_PHOTO)
     asked = ClassPrompts.of(read_classes(classes, classes_file), used)
     names = list(asked.names)
@@ -129,7 +140,8 @@ def classify(
         "groups": asked.groups,
         **settings,
     }
-    vlm = BayesVLM.from_pretrained(posterior, model=model, device=device, strict=strict)
+    here = "cpu" if asked_of_ray else device
+    vlm = BayesVLM.from_pretrained(posterior, model=model, device=here, strict=strict)
     if link is not None:
         vlm = vlm.replace(link=link)  # type: ignore[arg-type]
     if note := tuned_otherwise(vlm, used):
@@ -137,7 +149,11 @@ def classify(
     if len(names) == 1:
         alone = "; `alone` (label_prob in files) is that of the label by itself" if vlm.loss == "sigmoid" else ""
         remark(f"there is one class only, so the probability of {names[0]!r} is always 1 and says nothing{alone}")
-    store = FeatureStore(vlm, FeatureCache(cache), workers)
+    encoder = None
+    if asked_of_ray is not None:
+        resources = context.with_resource(cluster(asked_of_ray))
+        encoder = context.with_resource(ray_encoder(vlm.encoder("images"), resources))
+    store = FeatureStore(vlm, FeatureCache(cache), workers, encoder)
     found = Resumed()
     begun = time.monotonic()
     try:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bayesvlm.cli.engine import Actors, Address, CpusPerActor, Engine, GpusPerActor, ray_options
 from bayesvlm.cli.options import (
     Cache,
     Device,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 
 def evaluate(
+    context: typer.Context,
     models: Annotated[
         list[str] | None,
         typer.Argument(help="Embedded models, saved posteriors (folders, Hub ids), or plain models."),
@@ -66,6 +68,11 @@ def evaluate(
         "results"
     ),
     form: Annotated[str | None, typer.Option("--table", help="Print only a table: md, latex or csv.")] = None,
+    engine: Engine = "local",
+    address: Address = None,
+    actors: Actors = None,
+    gpus_per_actor: GpusPerActor = None,
+    cpus_per_actor: CpusPerActor = None,
     root: Root = None,
     cache: Cache = None,
     skip_existing: Annotated[
@@ -81,8 +88,8 @@ def evaluate(
     """Measure models on labelled sets: top-1, NLPD and calibration, with standard errors and significance.
 
     Writes one json (and the numbers behind it) for each model and set, and a table and a page of everything that is in
-    the folder. Features are encoded once and kept, so that a second call takes seconds. A result that was made from
-    other inputs is replaced with --overwrite only.
+    the folder. Features are encoded once and kept, so that a second call takes seconds; with --engine ray the images
+    are encoded by a Ray cluster. A result that was made from other inputs is replaced with --overwrite only.
 
     Examples:
 
@@ -104,6 +111,8 @@ def evaluate(
     from bayesvlm.data.labelled.class_names import ClassNames
     from bayesvlm.data.views import Views
     from bayesvlm.embedded import embedded_model
+    from bayesvlm.engine import cluster, ray_encoder
+    from bayesvlm.experiments.feature_store import FeatureStore
     from bayesvlm.experiments.zero_shot import ZeroShot, place
     from bayesvlm.report.page import check_replaces
     from bayesvlm.report.tables import FORMATS, render_table
@@ -124,6 +133,7 @@ def evaluate(
     if model is not None and len(models) > 1:
         raise BayesVLMError(f"--model {model} goes with one posterior, and there are {len(models)}; name one.")
     check_count("--views", views)
+    asked = ray_options(engine, address, actors, gpus_per_actor, cpus_per_actor, device)
     prompts = templates_given(template, templates)
     chosen = None if methods is None else _methods(methods)
     check_replaces(check_writable(out) / "report.html", MADE_FROM, overwrite)
@@ -133,9 +143,14 @@ def evaluate(
     _check_places(out, models, sets)
     _check_models(models, chosen, validation)
     store = FeatureCache(cache)
+    resources = None if asked is None else context.with_resource(cluster(asked))
     results, skipped = [], []
     for name in models:
-        vlm = BayesVLM.from_pretrained(name, model=model, device=device, strict=strict)
+        vlm = BayesVLM.from_pretrained(name, model=model, device="cpu" if asked else device, strict=strict)
+        encoder = None
+        if resources is not None:
+            images = context.with_resource(ray_encoder(vlm.encoder("images"), resources))
+            encoder = FeatureStore(vlm, store, images=images)
         tuned_on = validation or ("validation" if embedded_model(name) else None)
         tempered = not vlm.predicts_variance if chosen is None else "temperature" in chosen
         run = ZeroShot(
@@ -149,6 +164,7 @@ def evaluate(
             keep=keep,
             cache=store,
             templates=prompts,
+            encoder=encoder,
         )
         paths = [place(out, name, labelled.name) for labelled in sets]
         before = [_before(path, run.inputs(data), overwrite) for path, data in zip(paths, sets, strict=True)]

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from bayesvlm.cli.engine import Actors, Address, CpusPerActor, Engine, GpusPerActor, ray_options
 from bayesvlm.cli.options import Device, Json, Out, Overwrite, Root, Strict
 from bayesvlm.cli.output import emit, logged, remark
 
@@ -68,6 +69,11 @@ def fit(
         str | None,
         typer.Option(help="Read one of n shares of the pairs, such as 0/4, the first of four; `merge` adds them up."),
     ] = None,
+    engine: Engine = "local",
+    address: Address = None,
+    actors: Actors = None,
+    gpus_per_actor: GpusPerActor = None,
+    cpus_per_actor: CpusPerActor = None,
     root: Root = None,
     overwrite: Overwrite = False,
     device: Device = None,
@@ -90,6 +96,9 @@ def fit(
     So the groups can be shared out: --shard 0/4 to 3/4, each with an --out of its own, on machines that need not know
     of one another, and `bayesvlm merge` adds up what they find to what one machine would have found.
 
+    With --engine ray the groups are shared out by a Ray cluster: tasks decode on any processor, actors that hold the
+    model encode, and the factors are the same. The pairs must lie where every node sees them.
+
     Examples:
 
         bayesvlm fit emoji-clip train --out posterior/
@@ -104,6 +113,8 @@ def fit(
 
         bayesvlm fit ./my-clip laion400m/ --shard 3/16 --out shards/3/
 
+        bayesvlm fit ./my-clip /shared/laion400m/ --engine ray --address auto --out posterior/
+
         bayesvlm fit ./my-clip val2014/ --captions annotations/captions_val2014.json --out posterior/
 
         bayesvlm fit ./my-clip flickr30k-images/ --captions dataset_flickr30k.json --split train --out posterior/
@@ -113,11 +124,14 @@ def fit(
     from bayesvlm.artifacts.destination import posterior_destination
     from bayesvlm.data import resolve
     from bayesvlm.data.pairs import PairPlan
+    from bayesvlm.engine import RayFit, cluster
+    from bayesvlm.engine.groups import waiting_files
     from bayesvlm.fitting.stages import shares
     from bayesvlm.progress import duration
     from bayesvlm.vlm import BayesVLM
 
     part = None if shard is None else _part(shard)
+    asked = ray_options(engine, address, actors, gpus_per_actor, cpus_per_actor, device, workers)
     checkpoint = out / "fit-in-progress.safetensors"
     context.with_resource(posterior_destination(out, overwrite, checkpoint))
     source = resolve(pairs, "pairs", root, split)
@@ -133,24 +147,28 @@ def fit(
     if limit is not None and plan.size < limit:
         remark(f"--limit {limit}: there are only {plan.size} pairs, and all are read")
     plan = plan if part is None else plan.share(*part)
-    bare = BayesVLM.from_pretrained(model, device=device).without_posterior()
+    bare = BayesVLM.from_pretrained(model, device="cpu" if asked else device).without_posterior()
     vlm = bare.replace(tau=tau, structure=structure)  # type: ignore[arg-type]
     provenance = {"source": source.title, "fingerprint": plan.fingerprint()}
     if source.split is not None:
         provenance["split"] = source.split
+    fitter = None if asked is None else RayFit(context.with_resource(cluster(asked)))
     try:
         with logged("bayesvlm.fitting"):
             vlm.fit(
                 plan,
                 negatives,
                 workers=workers,
+                engine=fitter,
                 normalise=normalise,  # type: ignore[arg-type]
                 precision=precision,  # type: ignore[arg-type]
                 checkpoint=checkpoint,
                 provenance=provenance,
             )
     except KeyboardInterrupt:
-        kept = "the finished contrast batches are kept" if checkpoint.exists() else "no contrast batch was finished"
+        what = "contrast batch" if fitter is None else "group"
+        some = checkpoint.exists() or waiting_files(checkpoint)
+        kept = f"the finished {what}{'es' if fitter is None else 's'} are kept" if some else f"no {what} was finished"
         remark(f"interrupted: {kept}; give the same command again to go on")
         raise typer.Exit(130) from None
     finally:
@@ -159,7 +177,8 @@ def fit(
     if len(found.skipped):
         vlm = vlm.with_provenance(skipped_images=len(found.skipped))
     vlm.save_pretrained(out)
-    checkpoint.unlink(missing_ok=True)
+    for path in [*waiting_files(checkpoint), checkpoint]:  # that one last: a run that is killed here goes on from it
+        path.unlink(missing_ok=True)
     used, seconds = vlm.factors["image"].n, vlm.provenance["seconds"]
     took = sum(seconds.values())
     result = {
@@ -176,7 +195,7 @@ def fit(
     }
     text = [
         f"posterior of {model} from {used} pairs saved to {out}",
-        f"{used / took:,.3g} pairs/s in {duration(took)}: {shares(seconds)}",
+        f"{used / took:,.3g} pairs/s{'' if fitter is None else ' per actor'} in {duration(took)}: {shares(seconds)}",
         f"tau = {vlm.tau:g}, lam = {vlm.lam['image']:.6g} (image), {vlm.lam['text']:.6g} (text), {structure}",
         f"next: bayesvlm tune {out} VALIDATION, or bayesvlm classify {out} IMAGE --classes 'cat,dog'"
         if part is None

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 import PIL
 import torch
@@ -29,7 +29,14 @@ from bayesvlm.images.decoding import heif_version
 from bayesvlm.images.files import SkippedImages, Stored
 from bayesvlm.models.adapter import Adapter
 from bayesvlm.models.preprocessing import PixelTensors
-from bayesvlm.models.streaming import Expansion, PixelBatch, StreamedBatch, stream_pixels
+from bayesvlm.models.streaming import (
+    EncodedBatch,
+    Expansion,
+    PixelBatch,
+    StreamedBatch,
+    stream_features,
+    stream_pixels,
+)
 from bayesvlm.progress import progress_bar
 from bayesvlm.prompts import ClassPrompts
 from bayesvlm.vlm import BayesVLM
@@ -53,6 +60,22 @@ class EncodedSet:
     __repr__ = described
 
 
+class StreamImages(Protocol):
+    """The features of images from any iterable, in order, a batch at a time, as `stream_features` gives them."""
+
+    def __call__(
+        self, inputs: Any, *, batch_size: int, expansion: Expansion | None = None, total: int | None = None
+    ) -> Generator[EncodedBatch, None, None]: ...
+
+
+class ImageEncoder(StreamImages, Protocol):
+    """The same from elsewhere."""
+
+    @property
+    def device(self) -> str:
+        """The type of the devices it computes on: others give other roundings."""
+
+
 class FeatureStore:
     """The features of a model's inputs: from its encoder the first time, from a cache ever after.
 
@@ -60,12 +83,22 @@ class FeatureStore:
         vlm: the model; its posterior is not used.
         cache: where features are kept; None keeps none.
         workers: processes that read images, see `bayesvlm.models.streaming.stream_features`; None chooses.
+        images: what encodes images, such as `bayesvlm.engine.RayEncoder`; None: this process, as it does texts and
+            pairs in any case.
     """
 
-    def __init__(self, vlm: BayesVLM, cache: FeatureCache | None = None, workers: int | None = None) -> None:
+    def __init__(
+        self,
+        vlm: BayesVLM,
+        cache: FeatureCache | None = None,
+        workers: int | None = None,
+        images: ImageEncoder | None = None,
+    ) -> None:
         if vlm.adapter is None:
             raise BayesVLMError("This model has projections only and no encoder; load one with from_pretrained.")
         self.vlm, self.adapter, self.cache, self.workers = vlm, vlm.adapter, cache, workers
+        self.stream: StreamImages = images or partial(stream_features, self.adapter, workers=workers)
+        self._image_device = self.adapter.device.type if images is None else images.device
         self._fingerprints: list[tuple[LabelledSet | PairSet, str]] = []
 
     def fingerprint(self, data: LabelledSet | PairSet) -> str:
@@ -95,6 +128,11 @@ class FeatureStore:
                 "pillow_heif": heif_version(),
             },
         }
+
+    @property
+    def image_identity(self) -> dict[str, Any]:
+        """The same for images, which may be encoded elsewhere."""
+        return {**self.identity, "device": self._image_device}
 
     def images(self, data: LabelledSet, views: Views | None = None) -> EncodedSet:
         """Features of a labelled set, or of random views of its images, with a progress bar."""
@@ -164,7 +202,7 @@ class FeatureStore:
 
     def _image_key(self, data: LabelledSet, views: Views | None) -> dict[str, Any]:
         return {
-            **self.identity,
+            **self.image_identity,
             "data": self.fingerprint(images_of(data)),
             "views": None if views is None else vars(views),
         }
@@ -244,12 +282,13 @@ class FeatureStore:
                 noted.update(name for name, _ in fresh)
                 return {"keys": keys, "skipped": fresh}
 
-            for batch in self._pixels(islice(data, start, None), _IMAGES, views, data.size):
+            total = None if data.size is None else data.size * (views.count if views else 1)
+            for batch in self.stream(islice(data, start, None), batch_size=_IMAGES, expansion=views, total=total):
                 note_unreadable(batch, data.skipped)
                 unread += batch.seen
-                if batch.pixels is not None:
+                if batch.places:
                     samples: list[Sample] = [batch.input(place) for place in batch.places]
-                    tensors = self._encode(batch.pixels, [sample.label for sample in samples], views)
+                    tensors = _labelled(batch.features, [sample.label for sample in samples], views)
                     yield Part(tensors, notes([sample.name for sample in samples]), unread)
                     unread = 0
                 advance(batch.seen)
@@ -260,12 +299,13 @@ class FeatureStore:
             else:
                 yield Part({}, notes([]), unread)
 
-    def _encode(self, pixels: PixelTensors, labels: list[int], views: Views | None) -> dict[str, Tensor]:
-        """Features of a batch, [n, ...], or of its views, [n, V, ...], which share one call of the encoder."""
-        tensors = _tensors(self.adapter.encode_pixels(pixels))
-        if views is not None:
-            tensors = {name: value.reshape(len(labels), views.count, -1) for name, value in tensors.items()}
-        return {**tensors, "labels": torch.tensor(labels, dtype=torch.int64)}
+
+def _labelled(features: Features, labels: list[int], views: Views | None) -> dict[str, Tensor]:
+    """Features of a batch, [n, ...], or of its views, [n, V, ...], which share one call of the encoder."""
+    tensors = _tensors(features)
+    if views is not None:
+        tensors = {name: value.reshape(len(labels), views.count, -1) for name, value in tensors.items()}
+    return {**tensors, "labels": torch.tensor(labels, dtype=torch.int64)}
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from bayesvlm.core.features import Features
 from bayesvlm.data.cache import FeatureCache
 from bayesvlm.experiments.feature_store import FeatureStore, note_unreadable
 from bayesvlm.images.files import ImageFile, SkippedImages
-from bayesvlm.models.streaming import EncodedBatch, stream_features, stream_pixels
+from bayesvlm.models.streaming import EncodedBatch, stream_pixels
 
 _KEPT = 128  # files that are kept together in the cache: so many are lost at most when a run is interrupted
 _FEW = 64  # files that are encoded sooner than the model's weights are hashed to look for them
@@ -65,7 +65,7 @@ def encode_files(
     passed = start % _KEPT
     places = range(start - passed, len(paths), _KEPT)
     blocks = (_look_up(paths[place : place + _KEPT], store, cache, skipped) for place in places)
-    stream = partial(stream_features, store.adapter, batch_size=batch_size, workers=store.workers, total=len(paths))
+    stream = partial(store.stream, batch_size=batch_size, total=len(paths))
     for block in blocks:
         whole = _encoded(chain([block], blocks), cache, skipped, stream) if block.kept is None else [block.kept]
         for batch in whole:
@@ -85,7 +85,7 @@ class _Block:
 def _look_up(paths: Sequence[Path], store: FeatureStore, cache: FeatureCache | None, skipped: SkippedImages) -> _Block:
     if cache is None:
         return _Block(paths, None)
-    key = {**store.identity, "files": [_content(path) for path in paths]}
+    key = {**store.image_identity, "files": [_content(path) for path in paths]}
     entry = cache.get(key)
     if entry is None:
         return _Block(paths, key)

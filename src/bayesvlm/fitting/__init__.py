@@ -21,7 +21,7 @@ from bayesvlm.data.pairs.plan import PairPlan
 from bayesvlm.data.pairs.shards import PairShards
 from bayesvlm.fitting.batches import sum_batches
 from bayesvlm.fitting.groups import FitSettings, factors_of_groups, group_factors
-from bayesvlm.fitting.plans import identified, sum_groups
+from bayesvlm.fitting.plans import SumGroups, identified, sum_groups
 from bayesvlm.locks import locked
 from bayesvlm.plain import PlainVLM
 
@@ -31,6 +31,7 @@ __all__ = [
     "GroupFactors",
     "GroupSums",
     "OpenGroup",
+    "SumGroups",
     "Tally",
     "factors_of_groups",
     "fit_factors",
@@ -100,17 +101,24 @@ def fit_factors(
     checkpoint: Path | None,
     total: int | None,
     progress: bool | None,
+    engine: SumGroups | None = None,
 ) -> Fitted:
     """The factors of both towers of a model from image-text pairs; see `BayesVLM.fit`.
 
     Args:
         record: what is known of the pairs; a checkpoint with another record is refused.
+        engine: what goes over the groups of a plan; None is this process.
     """
+    if engine is not None and not isinstance(pairs, PairPlan):
+        raise BayesVLMError(
+            f"pairs is a {type(pairs).__name__}, which only this process can go through; an engine takes a set of "
+            "pairs: what bayesvlm.data.resolve(name, 'pairs').open() gives."
+        )
     run = fit_run(vlm, pairs, record if limit is None else {**record, "limit": limit}, settings)
     where: dict[str, Any] = {"checkpoint": checkpoint, "run": run, "progress": progress}
     with _alone(checkpoint):
         if isinstance(pairs, PairPlan):
-            return fitted(vlm, pairs, sum_groups(vlm, pairs, settings, **where))
+            return fitted(vlm, pairs, (engine or sum_groups)(vlm, pairs, settings, **where))
         sums = sum_batches(vlm, pairs, negatives, settings, limit=limit, total=total, **where)
         return fitted(vlm, None, sums)
 

@@ -20,7 +20,7 @@ from bayesvlm.data.pairs.plan import Group, PairPlan
 from bayesvlm.fitting.beside import ThreadBeside, pays_beside
 from bayesvlm.fitting.stages import CHECKPOINT, CURVATURE, IMAGES, TEXTS, WAITING, Stages
 from bayesvlm.images.files import SkippedImages
-from bayesvlm.images.workers import choose_workers
+from bayesvlm.images.workers import Pool, Workers, choose_workers
 from bayesvlm.models.streaming import PixelBatch, stream_pixel_batches
 from bayesvlm.plain import PlainVLM
 
@@ -74,6 +74,7 @@ def group_factors(
     group: Group,
     settings: FitSettings | None = None,
     *,
+    pool: Pool | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> GroupFactors:
     """The factors of one group: what a worker of a cluster computes, and a retry computes again.
@@ -83,9 +84,10 @@ def group_factors(
         plan: that the group is of.
         group: one of its groups.
         settings: None has the usual ones.
+        pool: what decodes in the place of workers of this process.
         advance: told how many pairs more were read, now and then.
     """
-    (found,) = factors_of_groups(vlm, plan, [group], settings or FitSettings(), advance=advance)
+    (found,) = factors_of_groups(vlm, plan, [group], settings or FitSettings(), pool=pool, advance=advance)
     return found
 
 
@@ -95,6 +97,7 @@ def factors_of_groups(
     groups: Iterable[Group],
     settings: FitSettings,
     *,
+    pool: Pool | None = None,
     opened: OpenGroup | None = None,
     keep: Callable[[OpenGroup], None] | None = None,
     advance: Callable[[int], None] | None = None,
@@ -105,6 +108,7 @@ def factors_of_groups(
     What is encoded together depends on the plan alone, not on where a run begins: batches end with the contrast batch.
 
     Args:
+        pool: what decodes in the place of workers of this process.
         opened: where the first group is gone on with.
         keep: given the state of the group after each of its contrast batches but the last.
         stages: where the time of each stage is noted.
@@ -121,7 +125,7 @@ def factors_of_groups(
                 yield batch
             position = 0
 
-    workers = settings.workers
+    workers: Workers | None = settings.workers if pool is None else pool
     if workers is None:
         workers = choose_workers(plan.size, plan.batch_size * encoder.preprocessor.bytes)
     made = stream_pixel_batches(

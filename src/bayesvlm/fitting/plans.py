@@ -9,11 +9,11 @@ import time
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from bayesvlm.artifacts.checkpoint import restore_checkpoint, save_checkpoint
 from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.core.groups import NAMED, GroupSums, OpenGroup
+from bayesvlm.core.groups import NAMED, GroupSums, OpenGroup, Tally
 from bayesvlm.data.pairs.plan import PairPlan
 from bayesvlm.fitting.groups import FitSettings, factors_of_groups
 from bayesvlm.fitting.stages import Stages, shares
@@ -30,6 +30,21 @@ def identified(plan: PairPlan) -> dict[str, Any]:
     record = plan.record()
     pairs = [record["plan"], record.get("shards") or record.get("lists")]
     return {**plan.settings, "pairs": hashlib.sha256(json.dumps(pairs).encode()).hexdigest()[:16]}
+
+
+class SumGroups(Protocol):
+    """What goes over the groups of a plan: `sum_groups`, or an engine that has more than one machine."""
+
+    def __call__(
+        self,
+        vlm: PlainVLM,
+        plan: PairPlan,
+        settings: FitSettings,
+        *,
+        checkpoint: Path | None,
+        run: Mapping[str, Any],
+        progress: bool | None,
+    ) -> GroupSums: ...
 
 
 def sum_groups(
@@ -50,9 +65,7 @@ def sum_groups(
     """
     sums, opened = restore_checkpoint(checkpoint, run) if checkpoint else (GroupSums(), None)
     for earlier in [sums.tally, *([] if opened is None else [opened.tally])]:
-        for name, reason in earlier.reasons.items():
-            plan.source.skipped.count(name, BayesVLMError(reason), NAMED)
-        plan.source.skipped.more += earlier.skipped - len(earlier.reasons)
+        note_skipped(plan, earlier)
     left = [group for group in plan.groups if group.index not in sums.groups]
     if opened is not None:  # first, whatever its place
         left.sort(key=lambda group: (group.index != opened.index, group.index))
@@ -87,6 +100,13 @@ def sum_groups(
                     said = now
                     _say(sums, plan, read / (now - began))
     return sums
+
+
+def note_skipped(plan: PairPlan, tally: Tally) -> None:
+    """Count what could not be read elsewhere, or by an earlier run."""
+    for name, reason in tally.reasons.items():
+        plan.source.skipped.count(name, BayesVLMError(reason), NAMED)
+    plan.source.skipped.more += tally.skipped - len(tally.reasons)
 
 
 def _say(sums: GroupSums, plan: PairPlan, speed: float) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from PIL import Image, ImageFile
@@ -45,6 +45,28 @@ _ENDED = (
     "A worker process that prepares images ended before its work was done, mostly for want of memory: give fewer "
     "workers, smaller batches, or workers=0 to use none."
 )
+
+
+class Pool(Protocol):
+    """Processes elsewhere that do the work of worker processes."""
+
+    def in_order(
+        self,
+        batches: Iterable[list[Item]],
+        prepare: Callable[[Item], Made],
+        collate: Callable[[list[Made]], Batch],
+        pin: bool = False,
+    ) -> Iterator[Batch]:
+        """As the function of this name; items, functions and results are pickled."""
+
+
+Workers = int | Pool
+"""How many worker processes, 0 for threads of this process; or who does it in their place."""
+
+
+def in_other_processes(workers: Workers) -> bool:
+    """Whether inputs are sent to another process."""
+    return not isinstance(workers, int) or workers > 0
 
 
 def choose_workers(count: int | None, batch_bytes: int) -> int:
@@ -80,7 +102,7 @@ def in_order(
     batches: Iterable[list[Item]],
     prepare: Callable[[Item], Made],
     collate: Callable[[list[Made]], Batch],
-    workers: int = 0,
+    workers: Workers = 0,
     pin: bool = False,
 ) -> Iterator[Batch]:
     """Every batch of items, prepared and put together, in order.
@@ -90,13 +112,15 @@ def in_order(
         prepare: makes something of an item; errors end the iteration.
         collate: puts together what was made of a batch.
         workers: processes that do both, to which items, functions and results are pickled; with 0 threads of this
-            process prepare, and it collates itself.
+            process prepare, and it collates itself; a pool does it all.
         pin: put results, which then have a method `pin_memory`, where a GPU can fetch them by itself.
 
     Raises:
         BayesVLMError: when a worker process ends before its work does.
     """
-    if check_count("workers", workers, least=0):
+    if not isinstance(workers, int):
+        yield from workers.in_order(batches, prepare, collate, pin)
+    elif check_count("workers", workers, least=0):
         yield from _by_processes(batches, _Preparation(prepare, collate), workers, pin)
     else:
         for made in ahead(batches, lambda batch, pool: [pool.submit(prepare, item) for item in batch], 1):

@@ -19,7 +19,7 @@ from bayesvlm.core.errors import BayesVLMError, check_count, first_line
 from bayesvlm.core.features import Features
 from bayesvlm.images.decoding import PIXEL_VALUES, ImageInputs, ImageLike, Readable, as_inputs, read_stream, to_rgb
 from bayesvlm.images.files import Stored
-from bayesvlm.images.workers import Item, choose_workers, in_order
+from bayesvlm.images.workers import Item, Workers, choose_workers, in_order, in_other_processes
 from bayesvlm.models.preprocessing import PixelTensors, Preprocessor
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def stream_pixels(
     inputs: ImageInputs,
     *,
     batch_size: int = 64,
-    workers: int | None = None,
+    workers: Workers | None = None,
     expansion: Expansion | None = None,
     label: str = "inputs",
     total: int | None = None,
@@ -157,7 +157,7 @@ def stream_pixels(
         pin: put the pixels where a GPU can fetch them by itself.
     """
     check_count("batch_size", batch_size)
-    if workers is not None:
+    if isinstance(workers, int):
         check_count("workers", workers, least=0)
     given = as_inputs(inputs)
     remaining = iter(given)
@@ -172,12 +172,12 @@ def stream_pixels(
             workers = choose_workers(count, batch_size * preprocessor.bytes) if stored else 0
         preparing = _Preparing(preprocessor, expansion)
         size = max(1, batch_size // (expansion.count if expansion else 1))
-        tasks = _tasks(everything, label, preparing, to_processes=workers > 0)
+        tasks = _tasks(everything, label, preparing, to_processes=in_other_processes(workers))
         yield from _read_batches(_of_size(tasks, size), preparing, workers, pin)
 
 
 def stream_pixel_batches(
-    preprocessor: Preprocessor, batches: Iterable[Iterable[Any]], *, workers: int, label: str = "inputs", pin: bool
+    preprocessor: Preprocessor, batches: Iterable[Iterable[Any]], *, workers: Workers, label: str = "inputs", pin: bool
 ) -> Generator[PixelBatch, None, None]:
     """The same for inputs that are in batches already, which stay as they are; one may be empty.
 
@@ -189,7 +189,7 @@ def stream_pixel_batches(
     def begun() -> Iterator[list[tuple[Any, _Task]]]:
         place = 0
         for batch in batches:
-            tasks = list(_tasks(batch, label, preparing, to_processes=workers > 0, place=place))
+            tasks = list(_tasks(batch, label, preparing, to_processes=in_other_processes(workers), place=place))
             place += len(tasks)
             yield tasks
 
@@ -254,7 +254,7 @@ def _of_size(items: Iterator[Item], size: int) -> Iterator[list[Item]]:
 
 
 def _read_batches(
-    batches: Iterable[list[tuple[Any, _Task]]], preparing: _Preparing, workers: int, pin: bool
+    batches: Iterable[list[tuple[Any, _Task]]], preparing: _Preparing, workers: Workers, pin: bool
 ) -> Iterator[PixelBatch]:
     sent: deque[list[Any]] = deque()  # of every batch that was begun, what was given
 
