@@ -135,9 +135,19 @@ def stored_table(rates: Rates) -> str:
             ],
             ["a saved posterior: the upper triangles", size(halves)],
             ["100 parts of a Slurm array, saved", size(100 * halves)],
+            ["what was read, in a posterior's config.json, per shard", f"{record_bytes()} bytes"],
             ["per pair", "0"],
         ],
     )
+
+
+def record_bytes() -> int:
+    """Of one shard in what a posterior says it read: its name and two hashes, as its config.json has them."""
+    lengths = []
+    for count in (1, 2):
+        read = {"provenance": {"read": {"shards": [["00000.tar", "0" * 16, "0" * 16]] * count}}}
+        lengths.append(len(json.dumps(read, indent=2)))
+    return lengths[1] - lengths[0]
 
 
 def markdown(head: list[str], rows: list[list[str]]) -> str:
