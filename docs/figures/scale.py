@@ -1,6 +1,7 @@
-"""The tables of docs/scale.md: `python docs/figures/scale.py` computes them anew from benchmarks/results/.
+"""The tables of docs/scale.md, and that of `bayesvlm bench` in docs/speed.md, anew: `python docs/figures/scale.py`.
 
-Rates are what `bayesvlm bench --out` kept; everything else on the page is arithmetic on them, done here.
+Rates are what benchmarks/results/ has, where `bayesvlm bench --out` puts them; everything else on the page about scale
+is arithmetic on them, done here.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import re
 from pathlib import Path
 from typing import Any
 
+from bayesvlm.experiments.bench.kept import Speed, shown_seconds
 from bayesvlm.progress import duration
 
 ROOT = Path(__file__).parents[2]
-RESULTS, PAGE = ROOT / "benchmarks" / "results", ROOT / "docs" / "scale.md"
+RESULTS, DOCS = ROOT / "benchmarks" / "results", ROOT / "docs"
 PAIRS = (10**6, 10**8, 10**10)
 P_IMAGE, P_TEXT, D = 768, 512, 512  # of a ViT-B/32: what enters the two projections, and what leaves them
 WEEK = 7 * 86400
@@ -24,8 +26,10 @@ GROUP = 32_768  # pairs of a contrast batch
 
 def main() -> None:
     rates = Rates()
-    tables = {"rates": rates_table(rates), "cost": cost_table(rates), "stored": stored_table(rates)}
-    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), tables), encoding="utf-8")
+    tables = {"rates": rates_table(rates), "cost": cost_table(rates), "stored": stored_table()}
+    for name, of in (("scale.md", tables), ("speed.md", {"bench": bench_table()})):
+        page = DOCS / name
+        page.write_text(filled(page.read_text(encoding="utf-8"), of), encoding="utf-8")
 
 
 def filled(page: str, tables: dict[str, str]) -> str:
@@ -34,7 +38,7 @@ def filled(page: str, tables: dict[str, str]) -> str:
         begin, end = f"<!-- {name}: docs/figures/scale.py -->", f"<!-- end of {name} -->"
         pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
         if len(pattern.findall(page)) != 1:
-            raise SystemExit(f"{PAGE} has no place for {name}: {begin} ... {end}")
+            raise SystemExit(f"The page has no place for {name}: {begin} ... {end}")
         head, tail = pattern.split(page)
         page = f"{head}{begin}\n{table}\n{end}{tail}"
     return page
@@ -120,7 +124,7 @@ def cost_table(rates: Rates) -> str:
     )
 
 
-def stored_table(rates: Rates) -> str:
+def stored_table() -> str:
     tower = {"image": 8 * (P_IMAGE**2 + D**2), "text": 8 * (P_TEXT**2 + D**2)}
     total, recent = sum(tower.values()), 2 * 4 * GROUP * D
     halves = total / 2
@@ -139,6 +143,19 @@ def stored_table(rates: Rates) -> str:
             ["per pair", "0"],
         ],
     )
+
+
+def bench_table() -> str:
+    found = kept("bench-cpu.json")
+    rows = []
+    for name, each in found["benchmarks"].items():
+        for way, numbers in each["ways"].items():
+            sides = [shown_seconds(numbers[side]) for side in ("reference_seconds", "seconds")]
+            what = name if way == "ours" else f"{name}, {way}"
+            sizes = ", ".join(f"{size} {value}" for size, value in each["sizes"].items())
+            rows.append([what, sizes, f"{each['reference']}, per {each['per']}", *sides, str(Speed.of(numbers))])
+    machine = f"{found['machine']['name']}, {found['machine']['cores']} cores"
+    return markdown([machine, "sizes", "reference", "its time", "ours", "times as fast (turns)"], rows)
 
 
 def record_bytes() -> int:

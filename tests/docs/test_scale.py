@@ -29,11 +29,11 @@ def scale() -> ModuleType:
 
 
 def test_the_page_has_the_tables_of_the_kept_results(scale: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = scale.PAGE.read_text(encoding="utf-8")
-    written: list[str] = []
-    monkeypatch.setattr(Path, "write_text", lambda self, text, encoding: written.append(text))
+    pages = {name: (scale.DOCS / name).read_text(encoding="utf-8") for name in ("scale.md", "speed.md")}
+    written: dict[str, str] = {}
+    monkeypatch.setattr(Path, "write_text", lambda self, text, encoding: written.update({self.name: text}))
     scale.main()
-    assert written == [page], "run python docs/figures/scale.py"
+    assert written == pages, "run python docs/figures/scale.py"
 
 
 def test_a_page_without_a_place_for_a_table_is_an_error(scale: ModuleType) -> None:

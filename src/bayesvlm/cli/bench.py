@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -119,13 +120,13 @@ def _kept(places: Sequence[str]) -> list[Kept]:
 
 
 def _tables(result: dict[str, Any]) -> list[Any]:
-    from bayesvlm.experiments.bench.kept import Speed
+    from bayesvlm.experiments.bench.kept import Speed, shown_seconds
 
     machine = result["machine"]
     rows = []
     for name, each in result["benchmarks"].items():
         for way, numbers in each["ways"].items():
-            medians = [_seconds(numbers[side]) for side in ("seconds", "reference_seconds")]
+            medians = [shown_seconds(numbers[side]) for side in ("seconds", "reference_seconds")]
             what = name if way == "ours" else f"{name}, {way}"
             rows.append([what, f"{each['reference']}, per {each['per']}", *medians, str(Speed.of(numbers))])
     about = f"{machine['name']}, {machine['cores']} cores, {machine['threads']} threads, torch {machine['torch']}"
@@ -134,23 +135,8 @@ def _tables(result: dict[str, Any]) -> list[Any]:
         about = f"{machine['name']}, torch {machine['torch']}"
     text: list[Any] = [table(about, columns, rows, texts=2)]
     for way in result["benchmarks"].get("fit", {}).get("ways", {}).values():
-        rate, share = (_median(way[fact]) for fact in ("pairs_per_second", "share_outside_the_encoder"))
+        rate, share = (median(way[fact]) for fact in ("pairs_per_second", "share_outside_the_encoder"))
         text.append(f"fit: {rate:,.1f} pairs per second, {100 * share:.1f} % of the time outside the encoder")
     if result["quick"]:
         text.append("Tiny sizes: everything runs, and the ratios say nothing.")
     return text
-
-
-def _median(values: Sequence[float]) -> float:
-    from statistics import median
-
-    return median(values)
-
-
-def _seconds(turns: Sequence[float]) -> str:
-    """The median turn, in the unit a person would choose."""
-    seconds = _median(turns)
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds * 1e6:.3g} µs"

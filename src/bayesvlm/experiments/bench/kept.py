@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +48,19 @@ def shown(ratio: float) -> str:
     ['0.988', '5.06', '233', '1,234']
     """
     return f"{ratio:,.0f}" if ratio >= 100 else f"{ratio:.3g}"
+
+
+def shown_seconds(turns: Sequence[float]) -> str:
+    """The median turn, in the unit a person would choose.
+
+    >>> [shown_seconds([seconds] * 3) for seconds in (12.34, 0.0056789, 3.3e-5)]
+    ['12.3 s', '5.68 ms', '33 µs']
+    """
+    seconds = statistics.median(turns)
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} µs"
 
 
 @dataclass(frozen=True)
