@@ -22,7 +22,8 @@ from torch import Tensor
 from bayesvlm import BayesVLM, Features
 from bayesvlm.active import Epig, rank
 from bayesvlm.active.acquisition import epig
-from bayesvlm.active.selection import Selection, drawn_probabilities
+from bayesvlm.active.drawing import drawn_probabilities
+from bayesvlm.active.selection import Selection
 from bayesvlm.core.predict import entropy
 
 SCALE = 100.0

@@ -15,7 +15,7 @@ from torch import Tensor
 from bayesvlm import BayesVLM, Features, world
 from bayesvlm.active import acquisition
 from bayesvlm.active.acquisition import bald, epig
-from bayesvlm.active.selection import drawn_probabilities
+from bayesvlm.active.drawing import drawn_probabilities
 from bayesvlm.core.draws import Held
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.factors import KroneckerFactors

@@ -186,6 +186,18 @@ class OnlineLaplace:
         d, p = self.projection.augmented.shape
         return colouring_cost(inputs, d, p)
 
+    @cached_property
+    def output_factor(self) -> Tensor:  # [d, d]
+        """F with F F^T the inverse of the damped B: triangular, float64. As unique as a symmetric root, and sooner had.
+
+        A ridge of the rounding error keeps a B that is singular in float64 positive definite, however small lam is.
+        """
+        damped = math.sqrt(self.start.tau / self.n) * self.B_sum
+        ridge = math.sqrt(self.lam) + torch.finfo(damped.dtype).eps * float(damped.trace()) * len(damped)
+        identity = torch.eye(len(damped), dtype=damped.dtype, device=damped.device)
+        lower = torch.linalg.cholesky(damped + ridge * identity)
+        return torch.linalg.solve_triangular(lower.T, identity, upper=True)
+
     @property
     def step_cost(self) -> float:
         """Floating-point operations of one step, about: eigenproblems of B and of what was added, and products."""
