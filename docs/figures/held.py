@@ -1,8 +1,8 @@
 """Does EPIG choose as well by cosines drawn without their embeddings? `python docs/figures/held.py held.json`.
 
 The learning curves of docs/active.md once with the draws that EPIG makes (`HeldCosines`), once with whole embeddings
-drawn, which is what it did before, the same seeds: target images, fine-tuning and its noise are the same for both. About
-a minute per pair of runs; a run that is in the file already is not done again.
+drawn, which is what it did before, the same seeds: target images, fine-tuning and its noise are the same for both. A
+minute per pair of runs, about; one that is in the file already is not done again.
 """
 
 from __future__ import annotations

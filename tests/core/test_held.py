@@ -105,7 +105,10 @@ def test_the_rest_of_the_length_has_its_mean_and_its_covariance_between_inputs()
     white = standard_normal(1, (C, p), torch.Generator().manual_seed(1), MEAN)
     y = INPUTS @ white[0].T
     pieces = standard_normal(many, (SKETCH, p + d), torch.Generator().manual_seed(2), MEAN)
-    found = one._cosines(MEAN, INPUTS, white.expand(many, C, p).reshape(-1, p), pieces)  # [N, S, C]
+    noise = module._Noise.of(
+        white.expand(many, C, p).reshape(-1, p), pieces[..., :p], pieces[..., p:] @ of.rest.T, of.along
+    )
+    found = one._cosines(MEAN, INPUTS, noise)  # [N, S, C]
     squares = ((MEAN @ H.T)[:, None, 0] / found[:, :, 0]).square()
     centre = MEAN + y @ of.along.T
     gram = INPUTS @ INPUTS.T

@@ -15,10 +15,10 @@ With `Psi = D^-1/2 U^T Phi` and the Cholesky factor L of `I + kappa Psi^T Psi` a
 
     R = U D^-1/2 (I + Psi K Psi^T) U^T,   K = -kappa L^-T (L + I)^-1
 
-(`K + K^T + K Psi^T Psi K^T = -kappa (L L^T)^-1`, which is Woodbury's). It does not change with the signs and bases of the
-eigenvectors, so that a seed's draws are the same everywhere, and nothing of size p x p is decomposed again (but to find
-lam again, which is optional). B gains up to min(C - 1, d) directions with every image, which soon is everything, and d
-is small: it is factorised anew.
+(`K + K^T + K Psi^T Psi K^T = -kappa (L L^T)^-1`, which is Woodbury's). It does not change with the signs and bases of
+the eigenvectors, so that a seed's draws are the same everywhere, and nothing of size p x p is decomposed again (but to
+find lam again, which is optional). B gains up to min(C - 1, d) directions with every image, which soon is everything,
+and d is small: it is factorised anew.
 """
 
 from __future__ import annotations
@@ -197,7 +197,8 @@ class OnlineLaplace:
         ridge = math.sqrt(self.lam) + torch.finfo(damped.dtype).eps * float(damped.trace()) * len(damped)
         identity = torch.eye(len(damped), dtype=damped.dtype, device=damped.device)
         lower = torch.linalg.cholesky(damped + ridge * identity)
-        return torch.linalg.solve_triangular(lower.T, identity, upper=True)
+        inverse: Tensor = torch.linalg.solve_triangular(lower.T, identity, upper=True)
+        return inverse
 
     @property
     def step_cost(self) -> float:

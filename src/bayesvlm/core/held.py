@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -65,7 +66,7 @@ class HeldCosines:
     @classmethod
     def of(cls, directions: Tensor, factor: Tensor, like: Tensor) -> HeldCosines:
         """From unit directions [C, d] and F [d, d], both float64; the results are of the dtype and device of `like`."""
-        seen = directions @ factor  # H F
+        seen = directions.to(factor) @ factor  # H F
         values, vectors = torch.linalg.eigh(seen @ seen.T)
         counts = values > NULL * values[-1]
         sizes = values.clamp_min(0).sqrt()
@@ -77,8 +78,7 @@ class HeldCosines:
         trace = float(rest.square().sum())
         variance = float((rest @ rest.T).square().sum())
         spread = min(math.sqrt(variance / SKETCH), trace / SKETCH)  # |e|^2 is never negative
-        parts = (tensor.to(like) for tensor in (directions, root, along, rest))
-        return cls(*parts, trace, spread)
+        return cls(directions.to(like), root.to(like), along.to(like), rest.to(like), trace, spread)
 
     def cost(self, inputs: int, p: int) -> float:
         """Floating-point operations of one draw, about."""
@@ -100,24 +100,38 @@ class HeldCosines:
         for count in group_sizes(draws, 4 * (C * p + SKETCH * (p + d))):
             white = standard_normal(count, (C, p), generators[0], mean).view(-1, p)
             pieces = standard_normal(count, (SKETCH, p + d), generators[1], mean)
+            noise = _Noise.of(white, pieces[:, :, :p], pieces[:, :, p:] @ self.rest.T, self.along)
             for own in row_blocks(len(mean), count * (C + SKETCH), numbers):
-                yield own, slice(first, first + count), self._cosines(mean[own], inputs[own], white, pieces)
+                yield own, slice(first, first + count), self._cosines(mean[own], inputs[own], noise)
             first += count
 
-    def _cosines(self, mean: Tensor, inputs: Tensor, white: Tensor, pieces: Tensor) -> Tensor:  # [n, s, C]
-        n, s, (C, d) = len(mean), len(pieces), self.directions.shape
-        w, z = pieces[:, :, -d:], (inputs @ pieces[:, :, :-d].reshape(s * SKETCH, -1).T).view(n, s, SKETCH)
-        y = inputs @ white.T  # [n, s C]
-        seen = y.view(n, s, C)
-        sideways = (w.reshape(-1, d) @ self.rest.T)  # [s k, d]
-        tilt = (sideways @ self.along).view(s, SKETCH, C).transpose(1, 2)
-        cross = torch.bmm(seen.transpose(0, 1), tilt).transpose(0, 1) + (mean @ sideways.T).view(n, s, SKETCH)
+    def _cosines(self, mean: Tensor, inputs: Tensor, noise: _Noise) -> Tensor:  # [n, d], [n, p] -> [n, s, C]
+        n, C = len(mean), len(self.directions)
+        y = inputs @ noise.white.T  # [n, s C]
+        seen = y.view(n, -1, C)
+        z = (inputs @ noise.z.T).view(n, -1, SKETCH)
+        cross = torch.bmm(seen.transpose(0, 1), noise.tilt).transpose(0, 1)  # [n, s, k], M y . e
+        cross = cross + (mean @ noise.sideways.T).view_as(z)
         variance = inputs.square().sum(dim=1)[:, None]  # |u|^2
         square = (cross.mul_(2 / math.sqrt(SKETCH)) + self.spread * z).mul_(z).sum(dim=2)
         square += mean.square().sum(dim=1)[:, None] + (self.trace - SKETCH * self.spread) * variance
-        bent = (y.view(-1, C) @ (self.along.T @ self.along)).view(n, s, C)
+        bent = (y.view(-1, C) @ (self.along.T @ self.along)).view_as(seen)
         square += bent.add_(2 * (mean @ self.along)[:, None]).mul_(seen).sum(dim=2)
-        along = (y.view(-1, C) @ self.root).view(n, s, C).add_((mean @ self.directions.T)[:, None])
+        along = (y.view(-1, C) @ self.root).view_as(seen).add_((mean @ self.directions.T)[:, None])
         lengths = square.clamp_min_(LEAST_LENGTH**2).sqrt_()
-        lengths = torch.maximum(lengths, along.abs().amax(dim=2))  # no cosine is above one
+        lengths = torch.maximum(lengths, torch.maximum(along.amax(dim=2), -along.amin(dim=2)))  # no cosine is above one
         return along.div_(lengths[:, :, None])
+
+
+class _Noise(NamedTuple):
+    """Of some draws, and what of it does not depend on the input."""
+
+    white: Tensor  # [s C, p], Z_1
+    z: Tensor  # [s k, p]
+    sideways: Tensor  # [s k, d], w, coloured as the rest is
+    tilt: Tensor  # [s, C, k], M^T w
+
+    @classmethod
+    def of(cls, white: Tensor, z: Tensor, sideways: Tensor, along: Tensor) -> _Noise:
+        flat = sideways.reshape(-1, sideways.shape[2])
+        return cls(white, z.reshape(-1, z.shape[2]), flat, (sideways @ along).transpose(1, 2))
