@@ -9,7 +9,7 @@ from core.test_draws import degenerate, other_eigenvectors
 from torch import Tensor
 
 from bayesvlm import BayesVLM, Features, world
-from bayesvlm.active import OnlineLaplace
+from bayesvlm.active import Epig, OnlineLaplace, rank, selection
 from bayesvlm.active.acquisition import epig
 from bayesvlm.active.contrast import ClassContrast
 from bayesvlm.active.drawing import SharedDraws
@@ -95,6 +95,33 @@ def test_rows_of_images_do_not_depend_on_what_is_beside_them(task) -> None:  # t
     images = task[1]
     drawn = shared(task)
     assert_close(drawn.probabilities(images[7:9], 30, 1), drawn.probabilities(images, 30, 1)[:, 7:9], 1e-4)
+
+
+def test_a_choice_is_the_greedy_loop_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the text held, in one chunk of the pool and in many: every item scored, the best one taken."""
+    vlm = BayesVLM.from_projections(normal(24, 8, seed=0) / 3, normal(24, 7, seed=1), logit_scale=2.0)
+    vlm = vlm.fit([(Features(normal(60, 8, seed=2)), Features(normal(60, 7, seed=3)))], progress=False)
+    pool, target, classes = (Features(normal(n, p, seed=s)) for n, p, s in ((60, 8, 4), (12, 8, 5), (4, 7, 6)))
+    labels = torch.arange(60) % 4
+    options = Epig(gamma=1e-2, beta=5.0, targets=12, candidates=60)
+    found = rank(vlm, pool, target, classes, "epig", 5, labels, draws=50, options=options)
+    online = OnlineLaplace.begin(vlm.posterior["image"], ClassContrast.of(vlm, classes), 5.0)
+    generator, left = torch.Generator().manual_seed(0), list(range(60))
+    for step in range(5):
+        looked_at = target[torch.randperm(12, generator=generator)]
+        seed = int(torch.randint(2**31, (), generator=generator))
+        drawn = SharedDraws.of(online, vlm, classes, hold_text=True)
+        assert drawn.held is not None
+        probs = drawn.probabilities(Features.concatenate([pool[left], looked_at]), 50, seed)
+        score = epig(probs[:, : len(left)], probs[:, len(left) :])
+        item = left.pop(int(score.argmax()))
+        assert item == int(found.indices[step])
+        assert float(score.max()) == pytest.approx(float(found.scores[step]), rel=1e-4)
+        online = online.step(pool[item], int(labels[item]), 1e-2)
+    monkeypatch.setattr(selection, "BLOCK", 50 * 4 * 7)
+    parts = rank(vlm, pool, target, classes, "epig", 5, labels, draws=50, options=options)
+    assert torch.equal(parts.indices, found.indices)
+    assert_close(parts.scores, found.scores, 1e-5)
 
 
 def test_signs_and_bases_of_eigenvectors_do_not_enter(monkeypatch: pytest.MonkeyPatch) -> None:
