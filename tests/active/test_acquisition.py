@@ -177,6 +177,9 @@ def test_no_covariance_no_score(dtype: torch.dtype) -> None:
     probs = some(1, 30, 65, 0, 5.0).to(dtype).expand(100, -1, -1)
     assert float(epig(probs, probs[:, :20]).max()) <= 1e-6
     assert float(bald(probs).max()) <= 1e-6
+    assert most_informative(probs, probs[:, :20])[1] <= 1e-6
+    once = some(1, 30, 65, 0, 5.0).to(dtype)
+    assert most_informative(once, once[:, :20]) == (0, 0.0), "one draw, nothing that varies"
 
 
 def test_what_is_refused() -> None:

@@ -67,7 +67,7 @@ def most_informative(pool: Tensor, target: Tensor, above: float = -torch.inf) ->
         above: a score that is known already; where no input has more, the index is -1 and the score is this one.
     """
     shared = _Shared.of(pool, target)
-    most, order = shared.bounds().sort(descending=True)
+    most, order = shared.bounds().sort(descending=True, stable=True)
     item, best, start, count = -1, above, 0, FIRST
     while start < len(order) and float(most[start]) > best:
         scored = order[start : start + count].sort().values  # the first of equals wins
@@ -155,6 +155,9 @@ class _Shared:
         `GROUPS` of similar length, each with its own D. What a label tells about the draws is a bound, too.
         """
         rows, columns, S = self.inputs.centred, self.targets.centred, self.draws
+        sums = torch.zeros(len(self.entropy), dtype=torch.float64, device=rows.device)
+        if len(rows) == 0 or len(columns) == 0:  # nothing varies
+            return sums
         lengths = columns.norm(dim=1)
         groups = lengths.argsort().chunk(GROUPS)
         weighted = [columns[own] * self.weight[own, None] for own in groups]
@@ -172,7 +175,6 @@ class _Shared:
             found[own] = (squares * (torch.special.xlogy(1 - D, 1 - D) + D) / D.square()).sum(dim=1)
         share, told = self.inputs.share.double(), self.inputs.told.double()
         least = torch.minimum(share * found, told + rounding * (told + share))
-        sums = torch.zeros(len(self.entropy), dtype=torch.float64, device=rows.device)
         return sums.index_add_(0, self.inputs.owner, least)
 
 
