@@ -19,7 +19,7 @@ import torch
 from bayesvlm.core.held import HeldCosines
 from bayesvlm.data.cache import FeatureCache
 from bayesvlm.evaluation import Estimate
-from bayesvlm.experiments.adaptation import Adaptation, Schedule, Task
+from bayesvlm.experiments.adaptation import Adaptation, Run, Schedule, Task
 from bayesvlm.experiments.feature_store import FeatureStore
 from bayesvlm.vlm import BayesVLM
 from bayesvlm_world.domains import KINDS, world_task
@@ -57,26 +57,34 @@ def main() -> None:
                 cells += [over_seeds(points[way]) for way in WAYS]
                 cells.append(over_seeds([b - a for a, b in zip(*points.values(), strict=True)], sign="+"))
             print(f"| {', '.join(task)} | {budget} | {' | '.join(cells)} |")
+    for task in TASKS:
+        runs = [found[f"{', '.join(task)}, seed {seed}"] for seed in SEEDS]
+        common = sum(run["picks in common"] for run in runs) / len(runs)
+        times = {way: sum(sum(run[way]["seconds"].values()) for run in runs) / len(runs) for way in WAYS}
+        print(f"{', '.join(task)}: {common:.0f} picks in common; seconds of choosing: {times}")
 
 
 def both_ways(task: tuple[str, str, str], seed: int) -> dict[str, Any]:
-    """What either way chose, what it was worth, and the seconds of choosing."""
+    """What the choice of either way is worth, and how long it took."""
     model, target, classes = task
     vlm = BayesVLM.from_pretrained(model, device="cpu")
     asked = world_task(FeatureStore(vlm, FeatureCache()), target, classes)
-    found = {}
+    found: dict[str, Any] = {}
+    picks = []
     for way in WAYS:
         with whole_embeddings(way == "embeddings"):
-            found[way] = curve(vlm, asked, seed)
-    return found
+            run = curve(vlm, asked, seed)
+        points = {str(budget): {name: round(of[name], 5) for name in METRICS} for budget, of in run.points.items()}
+        found[way] = {"points": points, "seconds": {name: round(each, 2) for name, each in run.seconds.items()}}
+        picks.append(set(run.picks))
+    return {**found, "picks in common": len(picks[0] & picks[1])}
 
 
-def curve(vlm: BayesVLM, task: Task, seed: int) -> dict[str, Any]:
+def curve(vlm: BayesVLM, task: Task, seed: int) -> Run:
     """One run of EPIG."""
     schedule = Schedule(strategies=("epig",), budgets=BUDGETS, seeds=(seed,))
     (run,) = Adaptation(vlm, task, schedule).run(progress=False)
-    points = {str(budget): {name: round(of[name], 5) for name in METRICS} for budget, of in run.points.items()}
-    return {"points": points, "picks": run.picks, "seconds": {name: round(s, 2) for name, s in run.seconds.items()}}
+    return run
 
 
 @contextmanager
