@@ -202,7 +202,7 @@ class OnlineLaplace:
 
     @property
     def step_cost(self) -> float:
-        """Floating-point operations of one step, about: eigenproblems of B and of what was added, and products."""
+        """Floating-point operations of one step, about: B and what was added factorised, and products."""
         d, p = self.projection.augmented.shape
         added = len(self.added) + 1
         return 10.0 * (d**3 + added**3) + 2.0 * p * (p + added * added)
