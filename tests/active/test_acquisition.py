@@ -14,8 +14,8 @@ from torch import Tensor
 
 from bayesvlm import BayesVLM, Features, world
 from bayesvlm.active import acquisition
-from bayesvlm.active.acquisition import bald, epig
-from bayesvlm.active.selection import drawn_probabilities
+from bayesvlm.active.acquisition import bald, epig, most_informative
+from bayesvlm.active.drawing import drawn_probabilities
 from bayesvlm.core.draws import Held
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.factors import KroneckerFactors
@@ -76,6 +76,49 @@ def test_against_brute_force_with_dense_draws_of_the_weights() -> None:
     assert_close(bald(ours[:, :6]), torch.tensor(expected), 0.02, "BALD")
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("sharpness", [0.05, 0.5, 3.0, 30.0])
+def test_the_most_informative_is_the_best_of_all(sharpness: float, dtype: torch.dtype) -> None:
+    """From probabilities that hardly move to certainties that change sides."""
+    for seed in range(3):
+        pool, target = (some(40, count, 9, seed + count, sharpness).to(dtype) for count in (120, 15))
+        scores = epig(pool, target)
+        item, score = most_informative(pool, target)
+        assert score == pytest.approx(float(scores.max()), rel=1e-5)
+        assert float(scores[item]) == pytest.approx(score, rel=1e-5)
+        bounds = acquisition._Shared.of(pool, target).bounds()
+        assert (bounds >= scores).all()
+        if sharpness == 0.05:
+            assert (bounds <= 1.1 * scores).all(), "where delta is small, the bound is hardly above"
+        assert most_informative(pool, target, score) == (-1, score), "nothing is above the best"
+        again, same = most_informative(pool, target, 0.9 * score)
+        assert (again, same) == (item, pytest.approx(score, rel=1e-6))
+
+
+def test_few_are_scored_where_one_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool, target = (some(60, count, 12, count, 0.3) for count in (500, 20))
+    scored: list[int] = []
+    honest = acquisition._Shared.scores
+    monkeypatch.setattr(
+        acquisition._Shared, "scores", lambda self, which: scored.append(len(which)) or honest(self, which)
+    )
+    item, score = most_informative(pool, target)
+    assert sum(scored) <= 0.1 * 500
+    assert score == pytest.approx(float(epig(pool, target)[item]), rel=1e-9)
+
+
+def test_the_bound_holds_where_it_is_tight() -> None:
+    """A label and a target that are one, or exclude each other: delta at what Cauchy and Schwarz allow."""
+    for size in (1e-3, 0.1, 0.6, 0.999):
+        wave = torch.tensor([size, -size], dtype=torch.float64).repeat(8)
+        pool = torch.stack([(1 + wave) / 2, (1 - wave) / 2], dim=1)[:, None]  # [16, 1, 2]
+        score, bound = epig(pool, pool), acquisition._Shared.of(pool, pool).bounds()
+        assert float(score) == pytest.approx(float(torch.tensor(by_definition(pool.numpy(), pool.numpy()))), rel=1e-6)
+        assert float(score) <= float(bound) <= 2 * float(score)
+        told = float(bald(pool))
+        assert float(bound) <= told * (1 + 1e-6) + 1e-12
+
+
 @pytest.mark.parametrize("sharpness", [0.5, 3.0, 30.0])
 def test_epig_is_its_definition(sharpness: float) -> None:
     pool, target = some(20, 7, 5, 0, sharpness), some(20, 6, 5, 1, sharpness)
@@ -134,6 +177,9 @@ def test_no_covariance_no_score(dtype: torch.dtype) -> None:
     probs = some(1, 30, 65, 0, 5.0).to(dtype).expand(100, -1, -1)
     assert float(epig(probs, probs[:, :20]).max()) <= 1e-6
     assert float(bald(probs).max()) <= 1e-6
+    assert most_informative(probs, probs[:, :20])[1] <= 1e-6
+    once = some(1, 30, 65, 0, 5.0).to(dtype)
+    assert most_informative(once, once[:, :20]) == (0, 0.0), "one draw, nothing that varies"
 
 
 def test_what_is_refused() -> None:

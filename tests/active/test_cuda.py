@@ -54,6 +54,20 @@ def test_the_same_information_and_the_same_choice() -> None:
     assert cuda == pytest.approx(cpu, rel=1e-3, abs=1e-6)
 
 
+def test_the_same_draws_with_the_text_held() -> None:
+    """Wide enough that cosines are drawn without their embeddings."""
+    pool, target = (Features(normal(n, 9, seed=s).float()) for n, s in ((40, 4), (15, 5)))
+    classes, chosen = Features(normal(3, 7, seed=6).float()), {}
+    options = Epig(gamma=1e-2, beta=5.0, targets=10, candidates=40)
+    for device in ("cpu", "cuda"):
+        image, text = normal(24, 9, seed=0).float().to(device), normal(24, 7, seed=1).float().to(device)
+        vlm = BayesVLM.from_projections(image, text, logit_scale=2.0)
+        vlm.fit([(Features(normal(80, 9, seed=2)), Features(normal(80, 7, seed=3)))], progress=False)
+        chosen[device] = rank(vlm, pool, target, classes, "epig", 10, LABELS % 3, options=options)
+    assert torch.equal(chosen["cuda"].indices, chosen["cpu"].indices)
+    assert_close(chosen["cuda"].scores, chosen["cpu"].scores, 1e-3)
+
+
 def test_the_same_fine_tuning() -> None:
     images, classes = Features(normal(40, 9, seed=4)), Features(normal(CLASSES, 7, seed=6))
     tuned = {device: finetune(model(device), images, LABELS, classes, lr=1e-3, epochs=3) for device in ("cpu", "cuda")}

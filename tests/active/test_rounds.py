@@ -11,8 +11,8 @@ from bayesvlm import BayesVLM, BayesVLMError, Features
 from bayesvlm.active import STRATEGIES, Epig, OnlineLaplace, rank, select
 from bayesvlm.active.acquisition import epig
 from bayesvlm.active.contrast import ClassContrast
+from bayesvlm.active.drawing import drawn_probabilities
 from bayesvlm.active.known import Known
-from bayesvlm.active.selection import drawn_probabilities
 from bayesvlm.core.draws import Held
 
 __all__ = ["vlm"]  # a fixture of the module beside this one

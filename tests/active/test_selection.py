@@ -14,7 +14,7 @@ from bayesvlm.active import STRATEGIES, Epig, OnlineLaplace, rank, select
 from bayesvlm.active import selection as module
 from bayesvlm.active.acquisition import epig
 from bayesvlm.active.contrast import ClassContrast
-from bayesvlm.active.selection import drawn_probabilities
+from bayesvlm.active.drawing import drawn_probabilities
 from bayesvlm.active.targeting import nearest_distinct
 from bayesvlm.core.draws import Held
 from bayesvlm.core.errors import BayesVLMWarning

@@ -13,8 +13,8 @@ from scipy.stats import ttest_1samp
 from bayesvlm import BayesVLM, BayesVLMError, Features
 from bayesvlm.active import Epig, Gain, Outlook, outlook, stopped_paying
 from bayesvlm.active.acquisition import epig
+from bayesvlm.active.drawing import drawn_probabilities
 from bayesvlm.active.rounds import FILE, Rounds
-from bayesvlm.active.selection import drawn_probabilities
 from bayesvlm.core.draws import Held
 
 N = 400

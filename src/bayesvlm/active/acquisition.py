@@ -20,6 +20,7 @@ until that adds up to `NEGLIGIBLE` nats, or to a hundredth of the whole.
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -32,6 +33,8 @@ from bayesvlm.core.threads import in_threads
 NEGLIGIBLE = 1e-6  # nats; scores that matter are a thousand times as large
 ALMOST_NEVER = -1 + 2.0**-23  # the least delta: f is 1 there as at -1, where two labels never occur together
 TILE = 2**18  # joint probabilities at a time: they stay in the processor's cache
+GROUPS = 4  # of the targets' labels, by how much they vary, where scores are bounded
+FIRST = 16  # inputs that are scored at first where one is wanted; then twice as many, and so on
 
 
 def bald(probs: Tensor) -> Tensor:  # [S, N, C] -> [N]
@@ -49,21 +52,130 @@ def epig(pool: Tensor, target: Tensor) -> Tensor:  # [S, N, C], [S, M, C] -> [N]
     Args:
         pool, target: class probabilities under the same draws.
     """
-    _check(pool)
-    _check(target)
-    if pool.shape[0] != target.shape[0]:
-        raise BayesVLMError(
-            f"The pool has {pool.shape[0]} draws and the target {target.shape[0]}; EPIG measures what they share, so "
-            "they must be the same draws."
-        )
-    rows, row_share, owner = _centred_ratios(pool)  # [R, S], [R], [R]
-    rows.div_(len(pool))
-    columns, column_share, _ = _centred_ratios(target)  # [Q, S], [Q]
-    weight = column_share / target.shape[1]
-    bands = _Bands(rows, columns, weight)
-    told = row_share * bands.gained()
-    scores = row_share.new_zeros(pool.shape[1]).index_add_(0, owner, told)
-    return _bounded(scores, entropy(pool.mean(dim=0)))
+    shared = _Shared.of(pool, target)
+    return shared.scores(torch.arange(pool.shape[1], device=pool.device))
+
+
+def most_informative(pool: Tensor, target: Tensor, above: float = -torch.inf) -> tuple[int, float]:
+    """The input with the largest EPIG and that EPIG, scoring few of them.
+
+    No score of the others is needed where a bound on it is below the best one that is known: inputs are scored in the
+    order of their bounds until the next bound is lower.
+
+    Args:
+        pool, target: class probabilities under the same draws, [S, N, C] and [S, M, C].
+        above: a score that is known already; where no input has more, the index is -1 and the score is this one.
+    """
+    shared = _Shared.of(pool, target)
+    most, order = shared.bounds().sort(descending=True, stable=True)
+    item, best, start, count = -1, above, 0, FIRST
+    while start < len(order) and float(most[start]) > best:
+        scored = order[start : start + count].sort().values  # the first of equals wins
+        scores = shared.scores(scored)
+        place = int(scores.argmax())
+        if float(scores[place]) > best:
+            item, best = int(scored[place]), float(scores[place])
+        start, count = start + count, 2 * count
+    return item, best
+
+
+@dataclass(frozen=True, eq=False)
+class _Ratios:
+    """p_k(y)/p(y) - 1 of the labels that count, those of an input one after the other."""
+
+    centred: Tensor  # [R, S]
+    share: Tensor  # [R], p(y)
+    told: Tensor  # [R], p(y) 1/S sum_k r_k log r_k
+    owner: Tensor  # [R], the input
+
+    @classmethod
+    def of(cls, probs: Tensor) -> _Ratios:  # [S, N, C]
+        series = probs.permute(1, 2, 0)  # [N, C, S]
+        blocks = row_blocks(len(series), series[0].numel(), _tile(probs))
+        return cls(*(torch.cat(parts) for parts in zip(*(cls._block(series, own) for own in blocks), strict=True)))
+
+    @staticmethod
+    def _block(series: Tensor, own: slice) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        part = series[own]
+        mean = part.mean(dim=2)  # [n, C]
+        base = mean.clamp_min(torch.finfo(mean.dtype).tiny)[:, :, None]
+        centred = (part - base).div_(base).clamp_min_(ALMOST_NEVER)
+        told = torch.log1p(centred)
+        told = mean * told.addcmul_(told, centred).sub_(centred).mean(dim=2).clamp_min_(0)
+        ascending, order = told.sort(dim=1)
+        sums = ascending.cumsum(dim=1)
+        allowed = (sums[:, -1:] / 100).clamp_max(NEGLIGIBLE)
+        counts = torch.zeros_like(mean, dtype=torch.bool).scatter_(1, order, sums > allowed)
+        owner = counts.nonzero()[:, 0] + own.start
+        return centred[counts], mean[counts], told[counts], owner
+
+
+@dataclass(frozen=True, eq=False)
+class _Shared:
+    """What the labels of some inputs and those of the targets have in common under the draws."""
+
+    inputs: _Ratios
+    targets: _Ratios
+    weight: Tensor  # [Q], of the targets' labels: p(y*) / M
+    entropy: Tensor  # [N], of the inputs' labels
+
+    @classmethod
+    def of(cls, pool: Tensor, target: Tensor) -> _Shared:  # [S, N, C], [S, M, C]
+        _check(pool)
+        _check(target)
+        if pool.shape[0] != target.shape[0]:
+            raise BayesVLMError(
+                f"The pool has {pool.shape[0]} draws and the target {target.shape[0]}; EPIG measures what they share, "
+                "so they must be the same draws."
+            )
+        targets = _Ratios.of(target)
+        return cls(_Ratios.of(pool), targets, targets.share / target.shape[1], entropy(pool.mean(dim=0)))
+
+    @property
+    def draws(self) -> int:
+        return self.inputs.centred.shape[1]
+
+    def scores(self, which: Tensor) -> Tensor:  # [n] -> [n]
+        """EPIG of some of the inputs."""
+        wanted = which.new_full((len(self.entropy),), -1)
+        wanted[which] = torch.arange(len(which), device=which.device)
+        place = wanted[self.inputs.owner]
+        own = (place >= 0).nonzero().flatten()
+        rows = self.inputs.centred[own].div_(self.draws)
+        gained = _Bands(rows, self.targets.centred, self.weight).gained()
+        scores = rows.new_zeros(len(which)).index_add_(0, place[own], self.inputs.share[own] * gained)
+        return _bounded(scores, self.entropy[which])
+
+    def bounds(self) -> Tensor:  # [N], float64
+        """No score is above these, and where delta is small they are hardly above the scores.
+
+        f(delta)/delta^2 falls with delta: from 1 at -1 over 1/2 at 0. With |delta| at most D, by Cauchy and Schwarz the
+        product of the two labels' lengths, f(delta) is at most f(-D)/D^2 delta^2, and the squares of delta add up to a
+        quadratic form, of S^2 operations per label instead of S for every pair. The targets' labels are taken in
+        `GROUPS` of similar length, each with its own D. What a label tells about the draws is a bound, too.
+        """
+        rows, columns, S = self.inputs.centred, self.targets.centred, self.draws
+        sums = torch.zeros(len(self.entropy), dtype=torch.float64, device=rows.device)
+        if len(rows) == 0 or len(columns) == 0:  # nothing varies
+            return sums
+        lengths = columns.norm(dim=1)
+        groups = lengths.argsort().chunk(GROUPS)
+        weighted = [columns[own] * self.weight[own, None] for own in groups]
+        forms = torch.cat([part.T @ columns[own] for part, own in zip(weighted, groups, strict=True)], dim=1)
+        traces = torch.stack([(self.weight[own] * lengths[own].square()).sum() for own in groups]).double() / S**2
+        reach = torch.stack([lengths[own].max() for own in groups]).double() / S
+        rounding = 32 * torch.finfo(rows.dtype).eps
+        found = torch.empty(len(rows), dtype=torch.float64, device=rows.device)
+        for own in row_blocks(len(rows), forms.shape[1], _tile(rows)):
+            part = rows[own]
+            squares = ((part @ forms).view(len(part), -1, S) * part[:, None]).sum(dim=2).double() / S**2
+            length = part.double().norm(dim=1, keepdim=True)
+            squares = squares.clamp_min(0) + rounding * length.square() * traces
+            D = (length * reach).clamp(1e-4, 1)
+            found[own] = (squares * (torch.special.xlogy(1 - D, 1 - D) + D) / D.square()).sum(dim=1)
+        share, told = self.inputs.share.double(), self.inputs.told.double()
+        least = torch.minimum(share * found, told + rounding * (told + share))
+        return sums.index_add_(0, self.inputs.owner, least)
 
 
 class _Bands:
@@ -75,7 +187,7 @@ class _Bands:
     def __init__(self, rows: Tensor, columns: Tensor, weight: Tensor) -> None:  # [R, S], [Q, S], [Q]
         self.rows, self.columns, self.weight = rows, columns, weight
         self.width = max(1, min(len(columns), 2048))
-        self.height = max(1, TILE // self.width)
+        self.height = max(1, _tile(rows) // self.width)
         self._sums = rows.new_zeros(len(rows))
         self._own = threading.local()
 
@@ -98,26 +210,9 @@ class _Bands:
             sums += log @ weight
 
 
-def _centred_ratios(probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # [R, S], [R], [R]
-    """p_k(y) / p(y) - 1 for every input and class that counts, p(y), and the input's index."""
-    mean = probs.mean(dim=0)  # [N, C]
-    ascending, order = _told_about_draws(probs, mean).sort(dim=1)
-    sums = ascending.cumsum(dim=1)
-    allowed = (sums[:, -1:] / 100).clamp_max(NEGLIGIBLE)
-    counts = torch.zeros_like(mean, dtype=torch.bool).scatter_(1, order, sums > allowed)
-    owner, label = counts.nonzero(as_tuple=True)
-    share = mean[owner, label]
-    ratios = probs[:, owner, label].T.contiguous().sub_(share[:, None]).div_(share[:, None])
-    return ratios, share, owner
-
-
-def _told_about_draws(probs: Tensor, mean: Tensor) -> Tensor:  # [S, N, C], [N, C] -> [N, C]
-    """p(y) 1/S sum_k f(r_k - 1): what each class adds to BALD, nats."""
-    tiny, told = torch.finfo(mean.dtype).tiny, torch.empty_like(mean)
-    for own in row_blocks(len(mean), len(probs) * mean.shape[1], TILE):
-        ratios = (probs[:, own] / mean[own].clamp_min(tiny)).clamp_min_(tiny)  # r log r of the least is as good as zero
-        told[own] = mean[own] * (ratios.log().mul_(ratios).mean(dim=0) - ratios.mean(dim=0) + 1).clamp_min(0)
-    return told
+def _tile(like: Tensor) -> int:
+    """Numbers at a time: few on a CPU, so that they stay in its cache, many on a GPU, so that all of it has work."""
+    return TILE if like.device.type == "cpu" else 2**26
 
 
 def _check(probs: Tensor) -> None:

@@ -11,13 +11,14 @@ first eigenbasis U and gains a growing low-rank term; the scale of both changes 
 
     At_s = U D_s U^T + kappa_s Phi Phi^T,   D_s = sqrt(tau n/(n+s)) alpha + sqrt(lam),   kappa_s = beta sqrt(tau/(n+s))
 
-With `Psi = D^-1/2 U^T Phi` and `Psi^T Psi = V diag(sigma^2) V^T` a square root of its inverse is (Woodbury)
+With `Psi = D^-1/2 U^T Phi` and the Cholesky factor L of `I + kappa Psi^T Psi` a square root of its inverse is
 
-    R = U D^-1/2 (I + Psi K Psi^T) U^T,   K = V diag( ((1 + kappa sigma^2)^-1/2 - 1) / sigma^2 ) V^T
+    R = U D^-1/2 (I + Psi K Psi^T) U^T,   K = -kappa L^-T (L + I)^-1
 
-which does not change with the signs and bases of the eigenvectors, so that a seed's draws are the same everywhere, and
-nothing of size p x p is decomposed again (but to find lam again, which is optional). B gains up to min(C - 1, d)
-directions with every image, which soon is everything, and d is small: its [d, d] eigenproblem is solved anew.
+(`K + K^T + K Psi^T Psi K^T = -kappa (L L^T)^-1`, which is Woodbury's). It does not change with the signs and bases of
+the eigenvectors, so that a seed's draws are the same everywhere, and nothing of size p x p is decomposed again (but to
+find lam again, which is optional). B gains up to min(C - 1, d) directions with every image, which soon is everything,
+and d is small: it is factorised anew.
 """
 
 from __future__ import annotations
@@ -186,9 +187,22 @@ class OnlineLaplace:
         d, p = self.projection.augmented.shape
         return colouring_cost(inputs, d, p)
 
+    @cached_property
+    def output_factor(self) -> Tensor:  # [d, d]
+        """F with F F^T the inverse of the damped B: triangular, float64. As unique as a symmetric root, and sooner had.
+
+        A ridge of the rounding error keeps a B that is singular in float64 positive definite, however small lam is.
+        """
+        damped = math.sqrt(self.start.tau / self.n) * self.B_sum
+        ridge = math.sqrt(self.lam) + torch.finfo(damped.dtype).eps * float(damped.trace()) * len(damped)
+        identity = torch.eye(len(damped), dtype=damped.dtype, device=damped.device)
+        lower = torch.linalg.cholesky(damped + ridge * identity)
+        inverse: Tensor = torch.linalg.solve_triangular(lower.T, identity, upper=True)
+        return inverse
+
     @property
     def step_cost(self) -> float:
-        """Floating-point operations of one step, about: eigenproblems of B and of what was added, and products."""
+        """Floating-point operations of one step, about: B and what was added factorised, and products."""
         d, p = self.projection.augmented.shape
         added = len(self.added) + 1
         return 10.0 * (d**3 + added**3) + 2.0 * p * (p + added * added)
@@ -201,12 +215,10 @@ class OnlineLaplace:
         inverse_root = (shrunk + math.sqrt(self.lam)).rsqrt()
         psi = self.added.T * inverse_root[:, None]
         kappa = self.beta * math.sqrt(tau / self.n)
-        squares, V = torch.linalg.eigh(psi.T @ psi)
-        squares = squares.clamp_min(0)
-        shrink = torch.expm1(-torch.log1p(kappa * squares) / 2)  # (1 + kappa sigma^2)^-1/2 - 1
-        small = kappa * squares < 1e-12  # where the quotient is its limit
-        share = torch.where(small, -kappa / 2, shrink / squares.masked_fill(squares == 0, 1))
-        return inverse_root, psi, (V * share) @ V.T
+        one = torch.eye(len(self.added), dtype=psi.dtype, device=psi.device)
+        lower = torch.linalg.cholesky(one + kappa * psi.T @ psi)
+        K = torch.linalg.solve_triangular(lower + one, lower.inverse().T, upper=False, left=False)
+        return inverse_root, psi, -kappa * K
 
     def _best_lam(self) -> float:
         A = spectrum(self.factors.A, "A").values

@@ -22,19 +22,18 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from bayesvlm.active.acquisition import bald, epig
+from bayesvlm.active.acquisition import FIRST, GROUPS, bald, most_informative
 from bayesvlm.active.contrast import ClassContrast
+from bayesvlm.active.drawing import SharedDraws, drawn_probabilities
 from bayesvlm.active.finetune import Labels
 from bayesvlm.active.known import Known
 from bayesvlm.active.online import OnlineLaplace
 from bayesvlm.active.targeting import Metric, nearest_distinct
 from bayesvlm.classes import class_names, label_indices
 from bayesvlm.core.blocks import row_blocks
-from bayesvlm.core.distribution import Drawn
-from bayesvlm.core.draws import Held
 from bayesvlm.core.errors import BayesVLMError, BayesVLMWarning, check_choice, check_count
 from bayesvlm.core.features import Features
-from bayesvlm.core.predict import cosine_groups, draw_cost, entropy
+from bayesvlm.core.predict import entropy
 from bayesvlm.core.printing import described
 from bayesvlm.core.threads import threads_for
 from bayesvlm.progress import progress_bar
@@ -204,20 +203,6 @@ def rank(
     return Selection(chosen, score[order[torch.arange(budget) % len(order)]])
 
 
-def drawn_probabilities(
-    image: Drawn, images: Features, text: Drawn, texts: Features, scale: float, draws: int, seed: int
-) -> Tensor:  # [S, N, C]
-    """Class probabilities of all inputs under the same parameter draws."""
-    probs, done = torch.empty(0), 0
-    with threads_for(draw_cost(image, images, text, texts, draws)):
-        for cosines in cosine_groups(image, images, text, texts, draws, seed):
-            if done == 0:
-                probs = cosines.new_empty(draws, *cosines.shape[1:])
-            torch.softmax(cosines.mul_(scale), dim=2, out=probs[done : done + len(cosines)])
-            done += len(cosines)
-    return probs
-
-
 # Scores of single inputs ----------------------------------------------------------------------------------------------
 
 
@@ -303,20 +288,18 @@ class _EpigLoop:
         left = candidates(self.vlm, self.pool, self.target, self.known, budget, *options)
         online = self._learnt(OnlineLaplace.begin(self.vlm.posterior["image"], contrast, self.options.beta))
         chosen, scores = [], []
-        with (
-            progress_bar("choosing by EPIG", total=budget, unit="items", show=progress) as advance,
-            threads_for(self._step_cost(online, len(left))),
-        ):
+        with progress_bar("choosing by EPIG", total=budget, unit="items", show=progress) as advance:
             for _ in range(budget):
-                score = self._score(online, left)
-                best = int(score.argmax())
+                with self._timed("online"), threads_for(online.step_cost):
+                    shared = SharedDraws.of(online, self.vlm, self.texts, hold_text=self.options.text == "held")
+                best, score = self._best(shared, left)
                 item = int(left[best])
                 chosen.append(item)
-                scores.append(float(score[best]))
+                scores.append(score)
                 left = torch.cat([left[:best], left[best + 1 :]])
                 label = None if self.labels is None else int(self.labels[item])
                 with self._timed("online"), threads_for(online.step_cost):
-                    online = self._step(online, self.pool[item], label).decomposed()
+                    online = self._step(online, self.pool[item], label)
                 advance(1)
         return Selection(torch.tensor(chosen), torch.tensor(scores), self.seconds)
 
@@ -338,27 +321,28 @@ class _EpigLoop:
         looked_at = self.target[torch.randperm(len(self.target), generator=self.generator)[:count]]
         return looked_at, int(torch.randint(2**31, (), generator=self.generator))
 
-    def _score(self, online: OnlineLaplace, left: Tensor) -> Tensor:  # [n]
-        """EPIG of the items that are left, a chunk at a time; every chunk sees the same draws."""
+    def _best(self, shared: SharedDraws, left: Tensor) -> tuple[int, float]:
+        """Which of the items that are left has the largest EPIG, and that EPIG.
+
+        A chunk of them at a time; every chunk sees the same draws.
+        """
         looked_at, seed = self._draw()
-        count, scores = len(looked_at), []
-        for part in row_blocks(len(left), self.draws * len(self.texts), BLOCK):
-            with self._timed("draws"):
-                both = Features.concatenate([looked_at, self.pool[left[part]]])
-                probs = self._probabilities(online, both, seed)
-            with self._timed("scores"):
-                scores.append(epig(probs[:, count:], probs[:, :count]).cpu())
-        return torch.cat(scores)
+        count, best, score = len(looked_at), -1, -math.inf
+        with threads_for(self._score_cost(len(left), count) + shared.cost(len(left) + count, self.draws)):
+            for part in row_blocks(len(left), self.draws * len(self.texts), BLOCK):
+                with self._timed("draws"):
+                    both = Features.concatenate([looked_at, self.pool[left[part]]])
+                    probs = shared.probabilities(both, self.draws, seed)
+                with self._timed("scores"):
+                    found, score = most_informative(probs[:, count:], probs[:, :count], score)
+                best = best if found < 0 else part.start + found
+        return best, score
 
-    def _step_cost(self, online: OnlineLaplace, candidates: int) -> float:
-        """Floating-point operations of a step, about, if every class counts."""
-        targets, classes = min(self.options.targets, len(self.target)), len(self.texts)
-        pairs = 2.0 * candidates * targets * classes**2
-        return self.draws * (online.draw_cost(candidates + targets) + pairs)
-
-    def _probabilities(self, online: OnlineLaplace, images: Features, seed: int) -> Tensor:  # [S, N, C]
-        text = Held(self.vlm.text) if self.options.text == "held" else self.vlm.posterior["text"]
-        return drawn_probabilities(online, images, text, self.texts, self.vlm.scale, self.draws, seed)
+    def _score_cost(self, candidates: int, targets: int) -> float:
+        """Floating-point operations of bounding all items' scores and computing the least number of them, about."""
+        classes = len(self.texts)
+        bounded = (candidates * GROUPS + targets) * classes * self.draws
+        return 2.0 * self.draws * (bounded + FIRST * targets * classes**2)
 
     def _timed(self, name: str) -> _Stopwatch:
         return _Stopwatch(self.seconds, name)

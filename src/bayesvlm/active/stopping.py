@@ -24,14 +24,13 @@ from torch import Tensor
 
 from bayesvlm.active.acquisition import epig
 from bayesvlm.active.contrast import ClassContrast
+from bayesvlm.active.drawing import SharedDraws
 from bayesvlm.active.finetune import Labels
 from bayesvlm.active.known import Known
 from bayesvlm.active.online import OnlineLaplace
-from bayesvlm.active.selection import BLOCK, Epig, candidates, drawn_probabilities
+from bayesvlm.active.selection import BLOCK, Epig, candidates
 from bayesvlm.classes import class_names
 from bayesvlm.core.blocks import row_blocks
-from bayesvlm.core.distribution import Drawn
-from bayesvlm.core.draws import Held
 from bayesvlm.core.errors import BayesVLMError, check_count
 from bayesvlm.core.features import Features
 from bayesvlm.evaluation import Estimate, paired_t_test
@@ -152,13 +151,13 @@ def outlook(
     left = near[~known.taken[near]]
     looked_at = target[torch.randperm(len(target), generator=generator)[: options.targets]]
     online = OnlineLaplace.begin(vlm.posterior["image"], ClassContrast.of(vlm, texts), beta=1.0)
-    value = _Value(vlm, texts, looked_at, Held(vlm.text) if options.text == "held" else vlm.posterior["text"], draws)
+    value = _Value(vlm, texts, looked_at, options.text == "held", draws)
     first = value.of(online, pool[near], seed)
     if known.images is None:
         return Outlook(first, first)
     for row, label in enumerate(known.labels.tolist()):
         online = online.step(known.images[row], label, options.gamma)
-    return Outlook(first, value.of(online.decomposed(), pool[left], seed) if len(left) else 0.0)
+    return Outlook(first, value.of(online, pool[left], seed) if len(left) else 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,23 +167,21 @@ class _Value:
     vlm: BayesVLM
     texts: Features
     target: Features
-    text: Drawn
+    hold_text: bool
     draws: int
 
-    def of(self, image: Drawn, images: Features, seed: int) -> float:
+    def of(self, online: OnlineLaplace, images: Features, seed: int) -> float:
         """Mean over the best, nats per label."""
+        shared = SharedDraws.of(online, self.vlm, self.texts, hold_text=self.hold_text)
         count, half, found = len(self.target), self.draws // 2, []
         for part in row_blocks(len(images), half * len(self.texts), BLOCK):
-            probs = self._probabilities(image, images[part], half, seed)
+            probs = shared.probabilities(Features.concatenate([self.target, images[part]]), half, seed)
             found.append(epig(probs[:, count:], probs[:, :count]).cpu())
         best = torch.cat(found).topk(min(BEST, len(images))).indices
-        probs = self._probabilities(image, images[best], self.draws - half, seed + 1)
+        both = Features.concatenate([self.target, images[best]])
+        probs = shared.probabilities(both, self.draws - half, seed + 1)
         pool, target = probs[:, count:], probs[:, :count]
         generator = torch.Generator().manual_seed(seed)
         orders = [torch.randperm(len(probs), generator=generator) for _ in range(PERMUTATIONS)]
         bias = torch.stack([epig(pool[order], target) for order in orders]).mean()
         return max(0.0, float(epig(pool, target).mean() - bias))  # as information is
-
-    def _probabilities(self, image: Drawn, images: Features, draws: int, seed: int) -> Tensor:  # [S, M + n, C]
-        both = Features.concatenate([self.target, images])
-        return drawn_probabilities(image, both, self.text, self.texts, self.vlm.scale, draws, seed)

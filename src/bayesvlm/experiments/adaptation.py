@@ -36,6 +36,7 @@ from bayesvlm.progress import progress_bar
 from bayesvlm.vlm import BayesVLM
 
 SCHEMA = 3
+DRAWS = 2  # raised when a seed comes to mean other draws to EPIG, so that runs kept before are made anew
 BUDGETS = (10, 25, 50, 75, 100, 150, 200)
 GAMMAS, BETAS = (1e-5, 1e-4, 1e-3, 1e-2), (1.0, 10.0, 100.0, 1000.0)
 
@@ -273,7 +274,7 @@ class Adaptation:
         """What a run depends on beside its seed; two runs with equal inputs and seed are equal."""
         schedule = asdict(self.schedule)
         kept = {name: schedule[name] for name in schedule if name not in ("strategies", "seeds", "epig")}
-        kept |= {"epig": schedule["epig"]} if strategy == "epig" else {}
+        kept |= {"epig": schedule["epig"], "kind of draws": DRAWS} if strategy == "epig" else {}
         return json.loads(json.dumps({**self._model, "protocol": kept}))  # type: ignore[no-any-return]
 
     @cached_property
