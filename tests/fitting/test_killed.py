@@ -116,7 +116,7 @@ def test_a_full_disk_loses_nothing(
     first = whole[1].index(f"after rename {CHECKPOINT}") + 1
     assert fits.run(*fit, "--out", out, kill=first).code == -9
     kept = (out / CHECKPOINT).read_bytes()
-    full = fits.run(*fit, "--out", out, largest=1000)
+    full = fits.run(*fit, "--out", out, largest=4000)
     assert full.code == 2
     complaints = [line for line in full.said.splitlines() if line.startswith("error: ")]
     assert complaints == [
