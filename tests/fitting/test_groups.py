@@ -44,9 +44,9 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def opened(sources: dict[str, Path], kind: str) -> PairSet:
     return (
-        PairShards.open(sources[kind], batch_size=6)
+        PairShards.open(sources[kind], batch_size=5)
         if kind == "shards"
-        else PairFolder.open(sources[kind], batch_size=6)
+        else PairFolder.open(sources[kind], batch_size=5)
     )
 
 
