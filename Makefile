@@ -29,7 +29,7 @@ test-plain: $(VENV)/.installed  ## core, active learning, serving and BayesVLM u
 
 test-compat: $(COMPAT)/.installed test-openclip  ## what touches transformers, on its version 4; and the tests of open_clip
 	@$(COMPAT)/bin/python -m pytest -n 2 -q tests/images tests/models tests/artifacts tests/experiments tests/cli \
-		tests/safety tests/serving tests/testing tests/world tests/paper/test_cost.py tests/paper/test_lab.py tests/test_*.py
+		tests/fitting tests/safety tests/serving tests/testing tests/world tests/paper/test_cost.py tests/paper/test_lab.py tests/test_*.py
 
 test-openclip: $(OPENCLIP)/.installed  ## the adapter of open_clip, in an environment with that package
 	@$(OPENCLIP)/bin/python -m pytest -q tests/openclip

@@ -1,4 +1,4 @@
-"""The pass over groups on a GPU: curvature on a stream of its own, pinned pixels, stages timed by events."""
+"""The pass over groups on a GPU: curvature on a stream of its own, texts in a thread of their own, pinned pixels."""
 
 from __future__ import annotations
 

@@ -44,9 +44,9 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def opened(sources: dict[str, Path], kind: str) -> PairSet:
     return (
-        PairShards.open(sources[kind], batch_size=6)
+        PairShards.open(sources[kind], batch_size=5)
         if kind == "shards"
-        else PairFolder.open(sources[kind], batch_size=6)
+        else PairFolder.open(sources[kind], batch_size=5)
     )
 
 
@@ -253,7 +253,7 @@ def test_only_a_few_batches_are_read_ahead(vlm: BayesVLM, tmp_path: Path, monkey
     ):
         assert group.pairs == pytest.approx(40 * 2 / 3, abs=1)
     assert encoded[-1] == 240
-    assert max(ahead) <= 4 * 4
+    assert max(ahead) <= 6 * 4
 
 
 def test_names_of_what_cannot_be_read_are_kept_up_to_a_number(

@@ -68,6 +68,12 @@ def places_to_kill(events: list[str]) -> list[int]:
     return sorted(number + 1 for number in {*chosen, *saving})
 
 
+def left_to_do(events: list[str], number: int) -> int:
+    """How many batches a run has to encode after one that did so much of this: those behind the last checkpoint."""
+    kept = [place for place, event in enumerate(events[:number]) if event == f"after rename {CHECKPOINT}"]
+    return events[kept[-1] if kept else 0 :].count("after batch")
+
+
 def test_killed_anywhere_and_run_again(
     fits: Fits, fit: tuple[object, ...], whole: tuple[bytes, list[str]], place: Path
 ) -> None:
@@ -82,6 +88,7 @@ def test_killed_anywhere_and_run_again(
             assert "holds a posterior already" in again.said, where
         else:
             assert again.code == 0, f"{where}: {again.said}"
+            assert again.events.count("after batch") == left_to_do(events, number), where
         assert (out / TENSORS).read_bytes() == expected, where
         left = sorted(path.name for path in out.iterdir() if path.name != ".bayesvlm-lock")
         assert left == ["README.md", "config.json", TENSORS], where
@@ -116,7 +123,7 @@ def test_a_full_disk_loses_nothing(
     first = whole[1].index(f"after rename {CHECKPOINT}") + 1
     assert fits.run(*fit, "--out", out, kill=first).code == -9
     kept = (out / CHECKPOINT).read_bytes()
-    full = fits.run(*fit, "--out", out, largest=1000)
+    full = fits.run(*fit, "--out", out, largest=4000)
     assert full.code == 2
     complaints = [line for line in full.said.splitlines() if line.startswith("error: ")]
     assert complaints == [

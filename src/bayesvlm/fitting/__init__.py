@@ -61,9 +61,10 @@ class Fitted:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """For the provenance of a posterior."""
-        facts: dict[str, Any] = {"seconds": {name: round(taken, 3) for name, taken in self.tally.seconds.items()}}
-        return facts if self.read is None else {**facts, "read": self.read}
+        """For the provenance of a posterior: of a plan, what was read and how long it took."""
+        if self.read is None:
+            return {}
+        return {"seconds": {name: round(taken, 3) for name, taken in self.tally.seconds.items()}, "read": self.read}
 
 
 def planned(

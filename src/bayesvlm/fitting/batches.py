@@ -56,7 +56,7 @@ def sum_batches(
         )
     opened = restore_checkpoint(checkpoint, run)[1] if checkpoint else None
     done = 0 if opened is None else opened.position
-    ledger, stages = _Ledger(), Stages(vlm.device)
+    ledger, stages = _Ledger(), Stages()
     note: Callable[[], str] = lambda: str(stages)  # noqa: E731
     with (
         settings.aside(vlm.device) as beside,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -33,8 +34,8 @@ class FitSettings:
         normalise: of the sigmoid loss: "paper" (divide by the contrast batch) or "sum".
         precision, memory: of the curvature, see `bayesvlm.core.curvature`.
         workers: processes that decode; 0 has threads do it, None chooses.
-        beside: compute the curvature of a contrast batch while the next one is encoded; None does so on a GPU. The
-            factors are the same to the bit.
+        beside: compute the curvature of a contrast batch while the next one is encoded, and encode texts while images
+            are; None does so on a GPU. The factors are the same to the bit.
     """
 
     normalise: Normalise = "paper"
@@ -113,7 +114,7 @@ def factors_of_groups(
         keep: given the state of the group after each of its contrast batches but the last.
         stages: where the time of each stage is noted.
     """
-    stages = stages or Stages(vlm.device)
+    stages = stages or Stages()
     encoder = vlm.encoder("images")
     marks: deque[_Mark] = deque()
 
@@ -128,10 +129,13 @@ def factors_of_groups(
     workers: Workers | None = settings.workers if pool is None else pool
     if workers is None:
         workers = choose_workers(plan.size, plan.batch_size * encoder.preprocessor.bytes)
-    made = stream_pixel_batches(
-        encoder.preprocessor, batches(), workers=workers, label="pairs", pin=vlm.device.type == "cuda"
-    )
-    with closing(made) as pixels, settings.aside(vlm.device) as beside:
+    cuda = vlm.device.type == "cuda"
+    with (
+        closing(_read_ahead(batches())) as read,
+        closing(stream_pixel_batches(encoder.preprocessor, read, workers=workers, label="pairs", pin=cuda)) as pixels,
+        settings.aside(vlm.device) as beside,
+        ThreadPoolExecutor(1) as tokenising,
+    ):
         current: _Current | None = None
         while True:
             with stages(WAITING):
@@ -145,10 +149,15 @@ def factors_of_groups(
                 opened = None
             current.note(batch, plan.source.skipped)
             if batch.pixels is not None:
+                captions = [batch.input(place).text for place in batch.places]
+                encode_texts = partial(vlm.text_features, captions, progress=False)
+                aside = (
+                    tokenising.submit(encode_texts) if (cuda if settings.beside is None else settings.beside) else None
+                )
                 with stages(IMAGES):
                     images = encoder.encode_pixels(batch.pixels)
                 with stages(TEXTS):
-                    texts = vlm.text_features([batch.input(place).text for place in batch.places], progress=False)
+                    texts = encode_texts() if aside is None else aside.result()
                 with stages(CURVATURE):
                     current.estimator.add(images, texts)
             if mark.ends:
@@ -158,6 +167,19 @@ def factors_of_groups(
                 current.close(mark.position, keep)
             if advance is not None:
                 advance(batch.seen)
+
+
+def _read_ahead(batches: Iterator[list[Pair]]) -> Generator[list[Pair], None, None]:
+    """The batches, read from where they are stored by a thread, two ahead of who takes them."""
+    end: list[Pair] = []
+    with ThreadPoolExecutor(1) as pool:
+        waiting = deque(pool.submit(next, batches, end) for _ in range(2))
+        try:
+            while (batch := waiting.popleft().result()) is not end:
+                waiting.append(pool.submit(next, batches, end))
+                yield batch
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ def sum_groups(
         if checkpoint is not None:
             save_checkpoint(checkpoint, run, sums, state)
 
-    stages = Stages(vlm.device)
+    stages = Stages()
     bar = progress_bar(
         "estimating the posterior", total=plan.size, done=done, unit="pairs", show=progress, note=lambda: str(stages)
     )

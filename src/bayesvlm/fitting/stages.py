@@ -1,12 +1,10 @@
-"""How long each stage of a pass takes, without holding it up."""
+"""How long each stage of a pass takes."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-
-import torch
 
 WAITING, IMAGES, TEXTS, CURVATURE, CHECKPOINT = "waiting", "images", "texts", "curvature", "checkpoint"
 SHOWN = {
@@ -16,36 +14,21 @@ SHOWN = {
     CURVATURE: "curvature",
     CHECKPOINT: "checkpoints",
 }
-"""The stages, as a person would call them. A pass waits for images that workers have not made ready yet; the curvature
-is what it takes from the encoders, so what is computed beside them does not count."""
-_MANY = 64  # events that are looked at together
+"""The stages, as a person would call them. A pass waits for images that workers have not made ready yet. What is
+computed beside the image encoder counts as far as it holds the pass up."""
 
 
 class Stages:
-    """Seconds per stage of the work on one device.
+    """Seconds per stage of the work, as one thread sees them: an encoder's features are checked before it goes on, so
+    that a GPU has done its work by then."""
 
-    A GPU is told to note when it begins and ends a stage, and asked later: asking at once would have it wait for the
-    processor.
-    """
-
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self) -> None:
         self._seconds = dict.fromkeys(SHOWN, 0.0)
-        self._cuda = device.type == "cuda"
-        self._noted: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
         self._inner = 0.0  # seconds of stages inside the one that is timed
 
     @contextmanager
     def __call__(self, stage: str) -> Iterator[None]:
         """Time this block; what a stage inside it takes is not counted twice."""
-        if self._cuda and stage in (IMAGES, TEXTS, CURVATURE):
-            begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-            begun.record()
-            yield
-            ended.record()
-            self._noted.append((stage, begun, ended))
-            if len(self._noted) >= _MANY:
-                self._collect(wait=False)
-            return
         outer, self._inner, begin = self._inner, 0.0, time.perf_counter()
         try:
             yield
@@ -56,23 +39,11 @@ class Stages:
 
     def taken(self) -> dict[str, float]:
         """Seconds per stage so far."""
-        self._collect(wait=True)
         return dict(self._seconds)
 
     def __str__(self) -> str:
         """Shares of the time, for a line of progress."""
         return shares(self._seconds)
-
-    def _collect(self, wait: bool) -> None:
-        waiting = []
-        for stage, begun, ended in self._noted:
-            if wait:
-                ended.synchronize()
-            if wait or ended.query():  # type: ignore[no-untyped-call]
-                self._seconds[stage] += begun.elapsed_time(ended) / 1000
-            else:
-                waiting.append((stage, begun, ended))
-        self._noted = waiting
 
 
 def shares(seconds: Mapping[str, float]) -> str:
