@@ -81,7 +81,7 @@ class HeldPlan(ShardPlan):
         """How often each group was begun."""
         return Counter(int(path.name.split("-")[1]) for path in self.notes.glob("read-*"))
 
-    def holder(self, seconds: float = 60) -> int:
+    def holder(self, seconds: float = 200) -> int:
         """The process that is held, waiting for one."""
         wait_until((self.notes / "holding").exists, seconds)
         return int((self.notes / "holding").read_text())
@@ -90,7 +90,7 @@ class HeldPlan(ShardPlan):
         (self.notes / "go").touch()
 
 
-def wait_until(true: object, seconds: float = 60) -> None:
+def wait_until(true: object, seconds: float = 200) -> None:
     """Until a function says so."""
     assert callable(true)
     end = time.monotonic() + seconds

@@ -9,9 +9,11 @@ import re
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from bayesvlm.core.errors import BayesVLMError, check_count, first_line
@@ -200,6 +202,23 @@ def _sentence(told: str) -> str | None:
         )
     said = re.findall(r"BayesVLMError: (.+)", told)
     return f"On a worker of the cluster: {said[-1].strip()}" if said else None
+
+
+@cache
+def end_with_node() -> None:
+    """Have this worker end when the process of Ray that started it is gone, killed with its driver maybe.
+
+    Ray looks whether its worker became a child of process 1, which it does not where orphans go to another one, as in
+    sessions of systemd: then actors would keep their memory, and their GPU, for good.
+    """
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="ends with its node", daemon=True).start()
 
 
 def import_ray() -> Any:

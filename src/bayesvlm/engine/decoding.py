@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from PIL import Image, ImageFile
 
-from bayesvlm.engine.cluster import Resources, on_workers
+from bayesvlm.engine.cluster import Resources, end_with_node, on_workers
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
@@ -33,6 +33,7 @@ class Preparation(Generic[Item, Made, Batch]):
 
 def prepared(preparation: Preparation[Item, Made, Batch], items: list[Item]) -> Batch:
     """A batch, prepared and put together by one thread of a process that does nothing else."""
+    end_with_node()
     torch.set_num_threads(1)
     Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES = preparation.most_pixels, preparation.truncated
     return preparation.collate([preparation.prepare(item) for item in items])

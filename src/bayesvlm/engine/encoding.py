@@ -12,7 +12,7 @@ import torch
 
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.features import Features
-from bayesvlm.engine.cluster import Resources
+from bayesvlm.engine.cluster import Resources, end_with_node
 from bayesvlm.engine.decoding import Preparation, begun_ahead, prepared, result
 from bayesvlm.images.decoding import ImageInputs
 from bayesvlm.models.adapter import Adapter
@@ -141,6 +141,7 @@ class _Encoder:
     def __init__(self, model: list[Any], device: str) -> None:
         import ray
 
+        end_with_node()
         adapter: Adapter = ray.get(model[0])
         self.adapter = adapter.to(torch.device(device))
         self.nothing = self.adapter.encode_pixels(self.adapter.preprocessor.blank)[:0].to("cpu")

@@ -14,7 +14,7 @@ from typing import Any
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.groups import GroupFactors, GroupSums
 from bayesvlm.data.pairs.plan import PairPlan
-from bayesvlm.engine.cluster import Resources, busy, on_workers
+from bayesvlm.engine.cluster import Resources, busy, end_with_node, on_workers
 from bayesvlm.engine.decoding import DecodingTasks
 from bayesvlm.engine.groups import FinishedGroups
 from bayesvlm.fitting.groups import FitSettings, group_factors
@@ -92,28 +92,41 @@ class RayFit:
         if wait := busy(self.resources):
             logger.info(wait)
         import ray
-        from ray.data import ActorPoolStrategy, DataContext
 
         assert isinstance(vlm, BayesVLM)
-        shared = ray.put((vlm.without_posterior().to("cpu"), plan, settings))
-        with DataContext.current(_context(DataContext)):
-            results = ray.data.from_items([{"group": index} for index in groups], override_num_blocks=len(groups))
-            results = results.map_batches(
+        shared = ray.put((vlm.without_posterior().to("cpu"), plan, settings))  # kept here: a new actor gets it again
+        with on_workers():
+            for batch in _results(groups, [shared], self.resources).iter_batches(batch_size=None, prefetch_batches=0):
+                for content in batch["result"]:
+                    found = pickle.loads(content)
+                    if isinstance(found, BayesVLMError):
+                        raise found
+                    yield found
+
+
+def _results(groups: Sequence[int], shared: list[Any], resources: Resources) -> Any:
+    """The data set of what actors give back for groups: a block each, so that a group is what is tried again."""
+    import ray
+    from ray.data import ActorPoolStrategy, DataContext
+    from ray.util.annotations import RayDeprecationWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of settings that a copy of the context reads,
+        warnings.simplefilter("ignore", RayDeprecationWarning)  # and of the way to say how often an actor is retried
+        context = DataContext.get_current().copy()
+        context.enable_progress_bars = context.print_on_execution_start = False
+        context.execution_no_progress_timeout_s = -1  # a group may take hours
+        context.execution_options.preserve_order = False
+        with DataContext.current(context):
+            given = ray.data.from_items([{"group": index} for index in groups], override_num_blocks=len(groups))
+            size = min(resources.actors, len(groups))
+            return given.map_batches(
                 _GroupActor,
-                fn_constructor_args=([shared], self.resources),
+                fn_constructor_args=(shared, resources),
                 batch_size=1,
-                compute=ActorPoolStrategy(
-                    size=min(self.resources.actors, len(groups)), max_tasks_in_flight_per_actor=1
-                ),
-                **self.resources.of_actor,
+                compute=ActorPoolStrategy(size=size, max_tasks_in_flight_per_actor=1),
+                **resources.of_actor,
             )
-            with on_workers():
-                for batch in results.iter_batches(batch_size=None, prefetch_batches=0):
-                    for content in batch["result"]:
-                        found = pickle.loads(content)
-                        if isinstance(found, BayesVLMError):
-                            raise found
-                        yield found
 
 
 def _done(plan: PairPlan, finished: FinishedGroups) -> int:
@@ -135,23 +148,13 @@ def _say(plan: PairPlan, finished: FinishedGroups, speed: float) -> None:
     )
 
 
-def _context(kind: Any) -> Any:
-    """Ray Data's settings, as they are but for these."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # it copies settings of its own that it has given up
-        context = kind.get_current().copy()
-    context.enable_progress_bars = context.print_on_execution_start = False
-    context.execution_no_progress_timeout_s = -1  # a group may take hours
-    context.execution_options.preserve_order = False
-    return context
-
-
 class _GroupActor:
     """What an actor of Ray Data is: one copy of the model, and a group at a time."""
 
     def __init__(self, shared: list[Any], resources: Resources) -> None:
         import ray
 
+        end_with_node()
         vlm, self.plan, settings = ray.get(shared[0])
         self.vlm: BayesVLM = vlm.to(resources.device)
         self.settings: FitSettings = settings
