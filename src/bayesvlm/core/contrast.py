@@ -19,10 +19,9 @@ PRECISIONS = get_args(Precision)
 # Bytes of working memory beyond inputs and result. The libraries' own 32 MiB and arrays of [K] and [d, d] come on top:
 # on a GPU everything together stays under 1 GiB.
 DEFAULT_MEMORY = {"cpu": 512 * 2**20, "cuda": 896 * 2**20}
-# Rows of a tile from which on products run at their speed, and entries beyond which a tile leaves a processor's cache
+# Rows of a tile from which on three products of so few rows take less than four of many
 _LEAST_ROWS = {"cpu": 32, "cuda": 128}
-_MOST_ENTRIES = {"cpu": 2**21}
-_PART = 2**22  # entries converted at a time: a float64 copy of all rows would not fit the memory
+_PART = {"cpu": 2**22, "cuda": 2**24}  # entries converted at a time: a float64 copy of all would not fit the memory
 
 
 class _Tf32Setting(NamedTuple):
@@ -64,37 +63,37 @@ class ContrastBatch:
         self.dtype = torch.float64 if self.precision == "float64" else torch.float32
         self.device, self.width = source.device, int(source.shape[1])
         kind = self.device.type
-        memory = DEFAULT_MEMORY.get(kind, DEFAULT_MEMORY["cpu"]) if memory is None else memory
+        memory = _of(DEFAULT_MEMORY, kind) if memory is None else memory
+        self.part = max(1, min(_of(_PART, kind), memory // 32) // self.width)
+        self.kept: Tensor | None = None  # [K, d] unit targets, made once, where they fit
+        self.shift: Tensor | None = None  # [d]
+        if len(target) * self.width * self.dtype.itemsize <= memory * 5 // 8:
+            self.kept = torch.empty(len(target), self.width, dtype=self.dtype, device=self.device)
+            for rows in self.spans(len(target), self.part):
+                self._unit(target[rows], self.target_norm[rows], self.kept[rows])
         self.distinct: Tensor | None = None  # [K'], the targets to contrast with, None for all
-        log_copies: Tensor | None = None  # [K'], log of how many equal targets each stands for
+        self.log_copies: Tensor | None = None  # [K'], log of how many equal targets each stands for
         if merged:
-            first = first_copies(self._target, len(target), max(1, memory // 4 // (8 * self.width)))
-            if first is not None:
-                distinct, copies = torch.unique(first, return_counts=True)
-                if len(distinct) < len(first):
-                    self.distinct, log_copies = distinct, copies.to(self.dtype).log()
-        self.log_copies = log_copies
+            self._merge_copies(max(1, memory // 4 // (8 * self.width)))
         self.target_count = len(target) if self.distinct is None else len(self.distinct)
         self.smallest_norm = float(self.source_norm.min())
-        self.passes: Passes = passes_for(self.target_count, self.dtype, self.device, self.precision, log_copies)
+        passes = passes_for(self.target_count, self.dtype, self.device, self.precision, self.log_copies)
+        self.passes: Passes = passes
         self.tiling = tiling(
             len(source),
             self.target_count,
             self.width,
             itemsize=self.dtype.itemsize,
-            entry=self.passes.entry_bytes,
+            entry=passes.entry_bytes,
             memory=memory,
-            least_rows=_LEAST_ROWS.get(kind, _LEAST_ROWS["cpu"]),
-            most_entries=_MOST_ENTRIES.get(kind),
+            least_rows=_of(_LEAST_ROWS, kind),
+            kept=self.kept is not None,
         )
-        self.part = max(1, min(_PART, memory // 64) // self.width)
-        self.shift = self._mean_target() if merged else None  # what follows only needs covariances, which ignore it
-        self.kept: Tensor | None = None
-        if self.tiling.kept:
-            kept = torch.empty(self.target_count, self.width, dtype=self._operand, device=self.device)
-            for rows in self.spans(self.target_count, self.part):
-                kept[rows] = self.targets(rows)
-            self.kept = kept
+        if not self.tiling.kept:
+            self.kept = None
+        if merged:  # what follows only needs covariances, which ignore a shift
+            self.shift = self._mean_target()
+        self._round_kept()
         entries = self.tiling.rows * self.tiling.pitch
         self._workspace = torch.empty(2 * entries * self.dtype.itemsize, dtype=torch.uint8, device=self.device)
 
@@ -135,7 +134,7 @@ class ContrastBatch:
         """Unit targets, shifted, as products take them; from the kept copy where there is one."""
         if self.kept is not None:
             return self.kept[rows]
-        hhat = self._target(rows if self.distinct is None else self.distinct[rows])
+        hhat = self._target(rows)
         return self.rounded(hhat if self.shift is None else hhat.sub_(self.shift))
 
     def release(self) -> None:
@@ -173,10 +172,6 @@ class ContrastBatch:
         finally:
             setattr(matmul, setting.name, before)
 
-    @property
-    def _operand(self) -> torch.dtype:
-        return torch.bfloat16 if self.precision == "bf16" else self.dtype
-
     def _tile(self, rows: int, columns: int) -> Tile:
         """Logits [n, k] and what the second product takes [2, n, k]: the same memory, where the types allow it."""
         step = pitch(columns)
@@ -187,23 +182,57 @@ class ContrastBatch:
         narrow = self._workspace[entries * size : entries * (size + 2 * self.passes.operand.itemsize)]
         return Tile(both[0], narrow.view(self.passes.operand).view(2, rows, step)[:, :, :columns])
 
+    def _merge_copies(self, block: int) -> None:
+        first = first_copies(self._target, len(self.target), block)
+        if first is None:
+            return
+        distinct, copies = torch.unique(first, return_counts=True)
+        if len(distinct) == len(first):
+            return
+        self.log_copies = copies.to(self.dtype).log()
+        if self.kept is not None:  # in place: `distinct` ascends, so no row is overwritten before it is read
+            for rows in self.spans(len(distinct), self.part):
+                self.kept[rows] = self.kept[distinct[rows]]
+            self.kept = self.kept[: len(distinct)]
+        self.distinct = distinct
+
+    def _round_kept(self) -> None:
+        """Shift the kept targets and round them as products read them: the same targets in every formula, then."""
+        if self.kept is None:
+            return
+        kept = self.kept if self.precision != "bf16" else self.kept.new_empty(self.kept.shape, dtype=torch.bfloat16)
+        for rows in self.spans(self.target_count, self.part):
+            hhat = self.kept[rows]
+            kept[rows] = self.rounded(hhat if self.shift is None else hhat.sub_(self.shift))
+        self.kept = kept
+
     def _target(self, rows: slice | Tensor) -> Tensor:  # [k, d]
+        """Unit targets as they are."""
+        if self.kept is not None:
+            return self.kept[rows]
+        rows = rows if self.distinct is None else self.distinct[rows]
         return self._unit(self.target[rows], self.target_norm[rows])
 
     def _mean_target(self) -> Tensor:  # [d]
         total = torch.zeros(self.width, dtype=torch.float64, device=self.device)
         for rows in self.spans(self.target_count, self.part):
-            total += self._target(rows if self.distinct is None else self.distinct[rows]).sum(dim=0)
+            total += self._target(rows).sum(dim=0)
         return (total / self.target_count).to(self.dtype)
 
-    def _unit(self, rows: Tensor, norm: Tensor) -> Tensor:  # [n, d], [n] -> [n, d]
+    def _unit(self, rows: Tensor, norm: Tensor, out: Tensor | None = None) -> Tensor:  # [n, d], [n] -> [n, d]
         """Unit vectors: divided in float64 (half-precision and extreme norms are safe), kept in the products' dtype."""
-        return torch.div(rows, norm[:, None], out=torch.empty(rows.shape, dtype=self.dtype, device=self.device))
+        out = torch.empty(rows.shape, dtype=self.dtype, device=self.device) if out is None else out
+        return torch.div(rows, norm[:, None], out=out)
 
 
 def round_to_tf32(values: Tensor) -> Tensor:
     """float32 numbers rounded to nearest at ten bits of mantissa."""
     return (values.view(torch.int32) + (1 << 12)).bitwise_and_(-(1 << 13)).view(torch.float32)
+
+
+def _of(table: dict[str, int], kind: str) -> int:
+    """What holds for this kind of device; for kinds not tried what holds for a processor."""
+    return table.get(kind, table["cpu"])
 
 
 def _resolve_precision(precision: Precision | None, source: Tensor, target: Tensor) -> Precision:
@@ -224,7 +253,7 @@ def _norms(rows: Tensor, name: str) -> Tensor:  # [n, d] -> [n]
             f"{name} must be a non-empty floating-point matrix [rows, d], got {rows.dtype} of shape {list(rows.shape)}."
         )
     # rows are widened before they are summed: a part at a time, then
-    parts = torch.split(rows, max(1, (8 if rows.is_cuda else 1) * _PART // rows.shape[1]))
+    parts = torch.split(rows, max(1, _of(_PART, rows.device.type) // rows.shape[1]))
     norm = torch.cat([torch.linalg.vector_norm(part, dim=1, dtype=torch.float64) for part in parts])
     usable = torch.isfinite(norm) & (norm > 0)
     if not bool(usable.all()):

@@ -41,27 +41,35 @@ def _anchor_kernel(
     row = tl.program_id(0)
     start = logit_ptr + row.to(tl.int64) * pitch
     lane = tl.arange(0, lanes)
-    best = tl.full([lanes], float("-inf"), tl.float32)
+    best = tl.full([lanes], -3e38, tl.float32)
+    best_copies = tl.zeros([lanes], tl.float32)  # log m of the best: never added to a logit, which would cost it digits
     where = tl.full([lanes], 2147483647, tl.int32)
     rest = tl.zeros([lanes], tl.float32)
     for first in range(0, columns, lanes):
         column = first + lane
         inside = column < columns  # reads go on to the pitch: a multiple of 16, which makes them 16 bytes wide
         value = tl.load(start + column, mask=column < pitch, other=0.0)
+        gap = value - best
         if has_copies:
-            value += tl.load(copies_ptr + first_column + column, mask=inside, other=0.0)
-        value = tl.where(inside, value, -3e38)
-        wins = value > best
-        share = tl.exp(tl.where(inside, -tl.abs(value - best), float("-inf")))  # of the lesser in the greater
+            copies = tl.load(copies_ptr + first_column + column, mask=inside, other=0.0)
+            gap += copies - best_copies
+        wins = inside & (gap > 0)
+        share = tl.where(inside, tl.exp(-tl.abs(gap)), 0.0)  # of the lesser in the greater
         rest = tl.where(wins, (rest + 1) * share, rest + share)
         best = tl.where(wins, value, best)
         where = tl.where(wins, column, where)
-    top = tl.max(best, axis=0)
-    target = tl.min(tl.where(best == top, where, 2147483647), axis=0)
-    total = tl.sum(tl.exp(best - top) * tl.where(where == target, rest, rest + 1), axis=0)
+        if has_copies:
+            best_copies = tl.where(wins, copies, best_copies)
+    height = best + best_copies
+    target = tl.min(tl.where(height == tl.max(height, axis=0), where, 2147483647), axis=0)
+    anchor = tl.load(start + target)
+    height = best - anchor
+    if has_copies:
+        height += best_copies - tl.load(copies_ptr + first_column + target)
+    total = tl.sum(tl.exp(height) * tl.where(where == target, rest, rest + 1), axis=0)
     tl.store(rest_ptr + row, total)
     tl.store(anchor_target_ptr + row, (target + first_column).to(tl.int64))
-    tl.store(anchor_logit_ptr + row, tl.load(start + target))
+    tl.store(anchor_logit_ptr + row, anchor)
 
 
 @triton.jit
@@ -153,7 +161,9 @@ def _sigmoid_kernel(
         reached = there[:, None] & (column < pitch)[None, :]
         cosine = tl.load(cosine_ptr + at, mask=reached, other=0.0)
         fall = tl.exp(-2 * tl.abs(slope * cosine + offset))
-        spread = tl.where(there[:, None] & inside[None, :], 4 * fall / ((1 + fall) * (1 + fall)), 0.0)  # 1 / cosh^2, without overflow
+        spread = tl.where(
+            there[:, None] & inside[None, :], 4 * fall / ((1 + fall) * (1 + fall)), 0.0
+        )  # 1 / cosh^2, without overflow
         sums += weight[:, None] * spread
         tl.store(product_ptr + at, _round(cosine * spread, operand).to(product_ptr.dtype.element_ty), mask=reached)
     slot = slots_ptr + tl.program_id(1).to(tl.int64) * slot_pitch + first_column + column

@@ -65,7 +65,7 @@ class Passes(Protocol):
         """
 
     def sigmoid(self, tile: Tile, columns: slice, weight: Tensor, slope: float, offset: float) -> Tensor:
-        """The operand [n, k] of the moment of the sigmoid loss: `cosine * s` with s = 1 / cosh^2(slope cosine + offset).
+        """The operand [n, k] of the moment of the sigmoid loss: `cosine * s`, s = 1 / cosh^2(slope cosine + offset).
 
         Adds `sum_i w_i s_ik` to the column sums.
         """

@@ -34,6 +34,7 @@ class Tiling(NamedTuple):
 
 
 def pitch(columns: int) -> int:
+    """Entries from one row of a tile of so many columns to the next."""
     return -(-columns // _PITCH) * _PITCH
 
 
@@ -46,7 +47,7 @@ def tiling(
     entry: int,
     memory: int,
     least_rows: int,
-    most_entries: int | None = None,
+    kept: bool,
 ) -> Tiling:
     """The tiles for `sources` rows against `targets` columns.
 
@@ -55,19 +56,17 @@ def tiling(
         itemsize: bytes of a number in the arrays [rows, d] and in the targets.
         entry: bytes that one entry of a tile takes, everything made of it included.
         memory: bytes in total.
-        least_rows: rows from which on products run at their speed: fewer are not worth keeping whole rows for.
-        most_entries: of a tile, where more would leave the cache and gain nothing.
+        least_rows: of a tile of whole rows; with fewer, products run so slowly that a product more is cheaper.
+        kept: whether unit targets are at hand already, and may stay.
     """
     unit_targets = targets * width * itemsize
     per_row = ROW_ARRAYS * width * itemsize
     whole = (memory - unit_targets) // (per_row + pitch(targets) * entry)
-    if whole >= min(sources, least_rows):
-        if most_entries is not None:
-            whole = min(whole, max(least_rows, most_entries // pitch(targets)))
+    if kept and whole >= min(sources, least_rows):
         return Tiling(True, _even(sources, max(1, whole), least_rows), targets)
-    kept = unit_targets <= memory // 2
+    kept = kept and unit_targets <= memory // 2
     left = memory - unit_targets if kept else memory // 2
-    rows = max(1, min(sources, left // (2 * per_row)))
+    rows = max(1, min(sources, left // (2 * max(per_row, _PITCH * entry))))
     columns = max(1, min(targets, left // (2 * rows * entry) // _PITCH * _PITCH))
     if not kept:  # the other half of the memory: unit targets of a tile, and what making them takes
         columns = max(1, min(columns, memory // (2 * per_row)))
