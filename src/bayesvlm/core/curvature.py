@@ -72,7 +72,7 @@ def infonce_curvature(
             h_anchor = batch.targets(anchors.target).to(batch.dtype)
             v = mean - anchors.mass[:, None] * h_anchor
             u = drift / scale - (v * ghat).sum(dim=1, keepdim=True) * (h_anchor + v)  # C_i ghat_i
-            sums.anchors.index_add_(0, anchors.target, (weight * anchors.mass).double())
+            sums.anchors.append((anchors.target, (weight * anchors.mass).double()))
             sums.add_cross(weight, v, h_anchor + v / 2)
             sums.add_projection(weight, ghat, u)
     return sums.curvature(scale)
@@ -143,7 +143,7 @@ class _Sums:
     def __init__(self, batch: ContrastBatch) -> None:
         width, device = batch.width, batch.device
         self.batch = batch
-        self.anchors = torch.zeros(batch.target_count, dtype=torch.float64, device=device)  # off the column sums
+        self.anchors: list[tuple[Tensor, Tensor]] = []  # targets [n], and what to take off their column sums [n]
         self.cross = torch.zeros(width, width, dtype=torch.float64, device=device)
 
     def add_cross(self, weight: Tensor, left: Tensor, right: Tensor) -> None:
@@ -161,7 +161,10 @@ class _Sums:
     def curvature(self, scale: float) -> Tensor:  # [d, d]
         self.batch.release()
         total = -self.cross
-        sums = self.batch.passes.column_sums() - self.anchors
+        sums = self.batch.passes.column_sums()
+        if self.anchors:  # accumulating index_put sorts, where index_add on a GPU adds in an order of chance
+            targets, masses = (torch.cat(parts) for parts in zip(*self.anchors, strict=True))
+            sums = sums.index_put((targets,), -masses, accumulate=True)
         for columns in self.batch.spans(self.batch.target_count, self.batch.part):
             hhat = self.batch.targets(columns).double()
             total += (hhat * sums[columns, None] / 2).T @ hhat

@@ -39,14 +39,15 @@ class Anchors(NamedTuple):
 
     def merge(self, other: Anchors) -> Anchors:
         """Of the same rows over other columns as well."""
-        gap = (self.logit + self.copies) - (other.logit + other.copies)
+        gap = (self.logit - other.logit) + (self.copies - other.copies)
         ahead = gap >= 0
-        loser_share = (-gap.abs()).exp()
-        rest = torch.where(
-            ahead, self.rest + (1 + other.rest) * loser_share, other.rest + (1 + self.rest) * loser_share
+        lesser = (-gap.abs()).exp()  # the lesser anchor's share in the greater
+        return Anchors(
+            torch.where(ahead, self.logit, other.logit),
+            torch.where(ahead, self.target, other.target),
+            torch.where(ahead, self.copies, other.copies),
+            torch.where(ahead, self.rest + (1 + other.rest) * lesser, other.rest + (1 + self.rest) * lesser),
         )
-        kept = (torch.where(ahead, own, its) for own, its in zip(self[:3], other[:3], strict=True))
-        return Anchors(*kept, rest)
 
 
 class Passes(Protocol):
@@ -136,7 +137,7 @@ class PlainPasses:
         return anchors, tile.operand
 
     def sigmoid(self, tile: Tile, columns: slice, weight: Tensor, slope: float, offset: float) -> Tensor:
-        cosine, spread = tile.operand
+        cosine, spread = tile.operand[0], tile.operand[1]
         # sigma(a) sigma(-a) = 1 / (4 cosh^2(a/2)): no digit lost at either end; the 1/4 waits for the end
         torch.mul(cosine, slope, out=spread).add_(offset).cosh_().reciprocal_().square_()
         self._sums[columns] += (weight @ spread).double()
