@@ -87,9 +87,9 @@ def sizes(options: Any, figures: dict[str, Any], precisions: list[Precision], fo
     peaks["sigmoid"] = peak_extra_mib(lambda: sigmoid_curvature(source, target, 10.0, -10.0), device)
     runs = dict(ours)
     runs["per sample"] = lambda: per_sample(source[:slow_rows], target)
+    runs |= {f"{kind}, products": products_alone(source, target, kind) for kind in precisions}
     seconds = median_seconds(runs, device, 9 if cuda else 3)
-    for kind in precisions:  # apart: they keep tiles of their own
-        seconds |= median_seconds({f"{kind}, products": products_alone(source, target, kind)}, device, 9 if cuda else 3)
+    runs.clear()  # and the tiles that the products keep
     errors: dict[str, list[float]] = {name: [] for name in (*ours, "per sample")}
     for match in (0.30, SATURATED):
         rows_of, of = pairs(checked, options.targets, options.d, device, match)

@@ -186,19 +186,20 @@ class FusedPasses:
         logit, rest = tile.logit.new_empty(2, rows)
         target = torch.empty(rows, dtype=torch.long, device=logit.device)
         lanes = min(_LANES, max(16, triton.next_power_of_2(width)))
-        _anchor_kernel[(rows,)](
-            tile.logit,
-            self._copies(tile),
-            logit,
-            target,
-            rest,
-            width,
-            tile.logit.stride(0),
-            columns.start,
-            has_copies=self.log_copies is not None,
-            lanes=lanes,
-            num_warps=8 if lanes >= 1024 else 4,
-        )
+        with torch.cuda.device_of(tile.logit):  # kernels start on the current device
+            _anchor_kernel[(rows,)](
+                tile.logit,
+                self._copies(tile),
+                logit,
+                target,
+                rest,
+                width,
+                tile.logit.stride(0),
+                columns.start,
+                has_copies=self.log_copies is not None,
+                lanes=lanes,
+                num_warps=8 if lanes >= 1024 else 4,
+            )
         copies = torch.zeros_like(logit) if self.log_copies is None else self.log_copies[target]
         return Anchors(logit, target, copies, rest)
 
@@ -206,50 +207,52 @@ class FusedPasses:
         anchors = self.anchors(tile, columns) if anchors is None else anchors
         rows, width = tile.logit.shape
         drift, share = tile.operand
-        _softmax_kernel[self._grid(tile)](
-            tile.logit,
-            self._copies(tile),
-            anchors.logit,
-            anchors.target,
-            anchors.copies,
-            weight / (1 + anchors.rest),
-            drift,
-            share,
-            self._slots_for(rows),
-            rows,
-            width,
-            tile.logit.stride(0),
-            columns.start,
-            self._slots.stride(0),
-            has_copies=self.log_copies is not None,
-            operand=self.precision,
-            block_rows=_ROWS,
-            step=_STEP,
-            block_columns=_COLUMNS,
-            num_warps=4,
-        )
+        with torch.cuda.device_of(tile.logit):  # kernels start on the current device
+            _softmax_kernel[self._grid(tile)](
+                tile.logit,
+                self._copies(tile),
+                anchors.logit,
+                anchors.target,
+                anchors.copies,
+                weight / (1 + anchors.rest),
+                drift,
+                share,
+                self._slots_for(rows),
+                rows,
+                width,
+                tile.logit.stride(0),
+                columns.start,
+                self._slots.stride(0),
+                has_copies=self.log_copies is not None,
+                operand=self.precision,
+                block_rows=_ROWS,
+                step=_STEP,
+                block_columns=_COLUMNS,
+                num_warps=4,
+            )
         return anchors, tile.operand
 
     def sigmoid(self, tile: Tile, columns: slice, weight: Tensor, slope: float, offset: float) -> Tensor:
         rows, width = tile.logit.shape
-        _sigmoid_kernel[self._grid(tile)](
-            tile.logit,
-            weight,
-            tile.operand[0],
-            self._slots_for(rows),
-            slope,
-            offset,
-            rows,
-            width,
-            tile.logit.stride(0),
-            columns.start,
-            self._slots.stride(0),
-            operand=self.precision,
-            block_rows=_ROWS,
-            step=_STEP,
-            block_columns=_COLUMNS,
-            num_warps=4,
-        )
+        with torch.cuda.device_of(tile.logit):  # kernels start on the current device
+            _sigmoid_kernel[self._grid(tile)](
+                tile.logit,
+                weight,
+                tile.operand[0],
+                self._slots_for(rows),
+                slope,
+                offset,
+                rows,
+                width,
+                tile.logit.stride(0),
+                columns.start,
+                self._slots.stride(0),
+                operand=self.precision,
+                block_rows=_ROWS,
+                step=_STEP,
+                block_columns=_COLUMNS,
+                num_warps=4,
+            )
         return tile.operand[0]
 
     def column_sums(self) -> Tensor:
