@@ -22,9 +22,10 @@ _LANES = 4096  # columns that a program of the first pass looks at together
 _COLUMNS = 256  # of a block of the second pass
 _ROWS = 64  # of the same block: one partial column sum for as many rows
 _STEP = 8  # rows of it in registers at a time
+_ANY = ["rows", "columns", "first_column", "slot_pitch"]  # one compilation for all of them
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_ANY)
 def _anchor_kernel(
     logit_ptr,
     copies_ptr,
@@ -81,7 +82,7 @@ def _round(value, operand: tl.constexpr):
     return value
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_ANY)
 def _softmax_kernel(
     logit_ptr,
     copies_ptr,
@@ -131,7 +132,7 @@ def _softmax_kernel(
     tl.store(slot, tl.load(slot, mask=inside, other=0.0) + tl.sum(sums, axis=0).to(tl.float64), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_ANY)
 def _sigmoid_kernel(
     cosine_ptr,
     weight_ptr,
