@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from bayesvlm.core import contrast
 from bayesvlm.core.contrast import DEFAULT_MEMORY, ContrastBatch
+from bayesvlm.core.curvature import infonce_curvature
 from bayesvlm.core.tiling import ROW_ARRAYS, Tiling, pitch, tiling
 
 from .references import normal
@@ -88,3 +89,22 @@ def test_rounding_to_tf32() -> None:
     error = (contrast.round_to_tf32(noise) - noise) / noise
     assert float(error.abs().max()) <= last / 2
     assert abs(float(error.mean())) <= last / 100, "no bias, which cutting would have"
+
+
+@pytest.mark.parametrize(("copies", "memory", "products"), [(False, None, 1), (True, None, 1), (True, 60_000, 2)])
+def test_logits_are_computed_once_where_rows_fit(
+    copies: bool, memory: int | None, products: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With copies among the targets too, whose anchors want a total of their own."""
+    source, target = normal(40, 8, seed=3), normal(900, 8, seed=4)
+    target = torch.cat([target, target[:50]]) if copies else target
+    computed, make = [], ContrastBatch.column_tiles
+
+    def counted(batch: ContrastBatch, left: torch.Tensor) -> object:
+        for columns, hhat, tile in make(batch, left):
+            computed.append(tile.logit.numel())
+            yield columns, hhat, tile
+
+    monkeypatch.setattr(ContrastBatch, "column_tiles", counted)
+    infonce_curvature(source, target, 10.0, memory=memory)
+    assert sum(computed) == products * 40 * 900
