@@ -10,7 +10,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from bayesvlm.core import contrast
+from bayesvlm.core import contrast, passes
 from bayesvlm.core.contrast import ContrastBatch, Precision
 from bayesvlm.core.passes import Anchors, PlainPasses, Tile
 
@@ -42,6 +42,7 @@ def emulated_tf32(cut: bool = False) -> Iterator[None]:
     with (
         mock.patch.object(contrast, "passes_for", Rounded),
         mock.patch.object(contrast, "round_to_tf32", ten_bits),
+        mock.patch.object(passes, "round_to_tf32", ten_bits),
         mock.patch.object(contrast, "_resolve_precision", lambda precision, *_: precision),
     ):
         yield

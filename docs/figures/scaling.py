@@ -41,7 +41,7 @@ REPEATS = {"cpu": 3, "cuda": 5}
 
 
 def marginal(run: Callable[[int], Any], few: tuple[int, int], kind: str) -> float:
-    """Milliseconds of one more row, medians of turns; on a CPU of processor time, which others beside us lengthen less."""
+    """Milliseconds of one more row, medians of turns; on a CPU of processor time, which others lengthen less."""
     clock = time.process_time if kind == "cpu" else time.perf_counter
     times: dict[int, list[float]] = {rows: [] for rows in few}
     for _ in range(REPEATS[kind] + 1):

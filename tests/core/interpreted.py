@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bayesvlm.core import contrast, curvature
-from bayesvlm.core.passes import Passes, PlainPasses, Tile
+from bayesvlm.core.passes import Anchors, Passes, PlainPasses, Tile
 from bayesvlm.core.tiling import pitch
 
 from .references import assert_close, autograd_ggn, contrastive_batch, normal, relative_error, shifted_ggn
@@ -170,3 +170,21 @@ def test_tiles_do_not_change_the_result() -> None:
     whole = curvature.infonce_curvature(source, target, 20.0)
     for memory in (12_000, 30_000):
         assert_close(curvature.infonce_curvature(source, target, 20.0, memory=memory), whole, 1e-6)
+
+
+@pytest.mark.parametrize("precision", ["float32", "tf32"])
+@pytest.mark.parametrize(("rows", "width"), [(1, 1), (3, 5), (17, 32)])
+def test_operands_of_what_is_taken_off(rows: int, width: int, precision: str) -> None:
+    moments, ghat = normal(2, rows, width, seed=7), normal(rows, width, seed=8)
+    h_anchor, weight, rest = normal(rows, width, seed=9), normal(rows, seed=10).abs(), normal(rows, seed=11).abs()
+    anchors = Anchors(rest, torch.zeros(rows).long(), rest, rest)
+    plain = PlainPasses(1, torch.float64, CPU, "float64", None)
+    expected = plain.crossed(ghat, h_anchor, anchors, weight, moments, 20.0)
+    single = [each.float() for each in (ghat, h_anchor, weight, moments)]
+    found = fused(1, precision).crossed(
+        single[0], single[1], Anchors(*(each.float() for each in anchors)), *single[2:], 20.0
+    )
+    for name, mine, theirs in zip(("left", "right"), found, expected, strict=True):
+        assert_close(mine, theirs, 1e-6 if precision == "float32" else 5e-4, name)
+    if precision == "tf32":
+        assert all(bool(((each.view(torch.int32) & 0x1FFF) == 0).all()) for each in found), "ten bits of mantissa"

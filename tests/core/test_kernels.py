@@ -54,7 +54,7 @@ def test_they_compile_for_a_hopper_gpu(
     from bayesvlm.core import kernels
 
     operand = "*bf16" if precision == "bf16" else "*fp32"
-    types = {"anchor_target_ptr": "*i64", "slots_ptr": "*fp64", "slope": "fp32", "offset": "fp32"}
+    types = {"anchor_target_ptr": "*i64", "slots_ptr": "*fp64", "slope": "fp32", "offset": "fp32", "scale": "fp32"}
     types |= dict.fromkeys(("drift_ptr", "share_ptr", "product_ptr"), operand)
     chosen = {
         "has_copies": copies,
@@ -64,16 +64,16 @@ def test_they_compile_for_a_hopper_gpu(
         "step": 8,
         "block_columns": 256,
     }
-    for kernel, warps in ((kernels._anchor_kernel, 8), (kernels._softmax_kernel, 4), (kernels._sigmoid_kernel, 4)):
-        listing = compiled(kernel, types, chosen, warps)
+    for kernel in (kernels._anchor_kernel, kernels._softmax_kernel, kernels._crossed_kernel, kernels._sigmoid_kernel):
+        listing, resources = compiled(kernel, types, chosen, tmp_path)
         assert "ld.global.v4" in listing
         assert kernel is kernels._anchor_kernel or "st.global.v4" in listing
         assert "atom" not in listing
-        assert ".local" not in listing, "nothing spills out of the registers"
+        assert "STACK:0 " in resources, "nothing spills out of the registers"
 
 
-def compiled(kernel: Any, types: dict[str, str], chosen: dict[str, Any], warps: int) -> str:
-    """A kernel as PTX for compute capability 9.0, assembled as well. No GPU is needed."""
+def compiled(kernel: Any, types: dict[str, str], chosen: dict[str, Any], folder: Path) -> tuple[str, str]:
+    """A kernel as PTX for compute capability 9.0, and what its machine code takes. No GPU is needed."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -85,13 +85,17 @@ def compiled(kernel: Any, types: dict[str, str], chosen: dict[str, Any], warps: 
     }
     aligned = [["tt.divisibility", 16]]
     attributes = {
-        (place,): aligned for place, name in enumerate(kernel.arg_names) if name.endswith("_ptr") or name == "pitch"
+        (place,): aligned
+        for place, name in enumerate(kernel.arg_names)
+        if name.endswith("_ptr") or name in ("pitch", "width")
     }
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=attributes)
-    built = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": warps})
-    assert len(built.asm["cubin"]) > 1000
-    listing: str = built.asm["ptx"]
-    return listing
+    built = triton.compile(
+        source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 8 if "lanes" in constants else 4}
+    )
+    (folder / "kernel.cubin").write_bytes(built.asm["cubin"])
+    command = [triton.knobs.nvidia.cuobjdump.path, "--dump-resource-usage", str(folder / "kernel.cubin")]
+    return built.asm["ptx"], subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bayesvlm.core import contrast
 from bayesvlm.core.contrast import DEFAULT_MEMORY, ContrastBatch
 from bayesvlm.core.curvature import infonce_curvature
+from bayesvlm.core.passes import round_to_tf32
 from bayesvlm.core.tiling import ROW_ARRAYS, Tiling, pitch, tiling
 
 from .references import normal
@@ -82,11 +82,11 @@ def test_rounding_to_tf32() -> None:
     """To nearest at ten bits: numbers of ten bits stay, one half of the last is rounded away from zero."""
     last = 2.0**-10
     values = torch.tensor([0.0, 1.0, -1.0, 1 + last, 1 + 0.49 * last, 1 + 0.5 * last, -(1 + 1.51 * last), 3e38, 1e-30])
-    found = contrast.round_to_tf32(values)
+    found = round_to_tf32(values)
     assert found[:7].tolist() == [0.0, 1.0, -1.0, 1 + last, 1.0, 1 + last, -(1 + 2 * last)]
     assert torch.isfinite(found).all()
     noise = normal(10_000, seed=2).float()
-    error = (contrast.round_to_tf32(noise) - noise) / noise
+    error = (round_to_tf32(noise) - noise) / noise
     assert float(error.abs().max()) <= last / 2
     assert abs(float(error.mean())) <= last / 100, "no bias, which cutting would have"
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bayesvlm.core.copies import first_copies
 from bayesvlm.core.errors import BayesVLMError, check_choice
-from bayesvlm.core.passes import Passes, Tile, passes_for
+from bayesvlm.core.passes import Passes, Tile, passes_for, round_to_tf32
 from bayesvlm.core.tiling import pitch, tiling
 
 Precision = Literal["float32", "float64", "tf32", "bf16"]
@@ -223,11 +223,6 @@ class ContrastBatch:
         """Unit vectors: divided in float64 (half-precision and extreme norms are safe), kept in the products' dtype."""
         out = torch.empty(rows.shape, dtype=self.dtype, device=self.device) if out is None else out
         return torch.div(rows, norm[:, None], out=out)
-
-
-def round_to_tf32(values: Tensor) -> Tensor:
-    """float32 numbers rounded to nearest at ten bits of mantissa."""
-    return (values.view(torch.int32) + (1 << 12)).bitwise_and_(-(1 << 13)).view(torch.float32)
 
 
 def _of(table: dict[str, int], kind: str) -> int:

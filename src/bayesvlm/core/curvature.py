@@ -33,7 +33,7 @@ from torch import Tensor
 
 from bayesvlm.core.contrast import ContrastBatch, Precision
 from bayesvlm.core.errors import BayesVLMError, check_choice
-from bayesvlm.core.passes import Anchors
+from bayesvlm.core.passes import Anchors, projected, round_to_tf32
 
 
 @torch.no_grad()
@@ -68,13 +68,10 @@ def infonce_curvature(
     sums = _Sums(batch)
     with batch.products():
         for ghat, weight in batch.row_tiles():
-            anchors, mean, drift = _moments(batch, ghat, weight, scale)
+            anchors, moments = _moments(batch, ghat, weight, scale)
             h_anchor = batch.targets(anchors.target).to(batch.dtype)
-            v = mean - anchors.mass[:, None] * h_anchor
-            u = drift / scale - (v * ghat).sum(dim=1, keepdim=True) * (h_anchor + v)  # C_i ghat_i
             sums.anchors.append((anchors.target, (weight * anchors.mass).double()))
-            sums.add_cross(weight, v, h_anchor + v / 2)
-            sums.add_projection(weight, ghat, u)
+            sums.add_cross(*batch.passes.crossed(ghat, h_anchor, anchors, weight, moments, scale))
     return sums.curvature(scale)
 
 
@@ -110,7 +107,10 @@ def sigmoid_curvature(
             u = torch.zeros_like(ghat)
             for columns, hhat, tile in batch.column_tiles(ghat):
                 u += batch.product(batch.passes.sigmoid(tile, columns, weight, scale / 2, bias / 2), hhat)
-            sums.add_projection(weight, ghat, u)
+            left, right = ghat * weight[:, None], projected(ghat, u)
+            if batch.precision == "tf32":
+                left, right = round_to_tf32(left), round_to_tf32(right)
+            sums.add_cross(left, right)
     curvature = sums.curvature(scale / 2)  # s = 4 sigma(a) sigma(-a): the 1/4 is in the half of the scale
     return curvature / len(target) if normalise == "paper" else curvature
 
@@ -120,8 +120,8 @@ def _moments(
     ghat: Tensor,  # [n, d]
     weight: Tensor,  # [n]
     scale: float,
-) -> tuple[Anchors, Tensor, Tensor]:  # [n, d], [n, d]
-    """Each row's anchor a, and over k != a the sums of `pi_k h_k` and of `pi_k (logit_k - logit_a) h_k`."""
+) -> tuple[Anchors, Tensor]:  # [2, n, d]
+    """Each row's anchor a, and over k != a the sums of `share_k (logit_k - logit_a) h_k` and of `share_k h_k`."""
     left, anchors = ghat * scale, None
     if not batch.whole:  # a row's total must be known before its share of the column sums: a product more
         parts = (batch.passes.anchors(tile, columns) for columns, _, tile in batch.column_tiles(left))
@@ -133,8 +133,7 @@ def _moments(
         moments = product if moments is None else moments.add_(product)
     assert anchors is not None
     assert moments is not None
-    drift, mean = moments.view(2, *ghat.shape) / (1 + anchors.rest)[:, None]
-    return anchors, mean, drift
+    return anchors, moments.view(2, *ghat.shape)
 
 
 class _Sums:
@@ -146,17 +145,9 @@ class _Sums:
         self.anchors: list[tuple[Tensor, Tensor]] = []  # targets [n], and what to take off their column sums [n]
         self.cross = torch.zeros(width, width, dtype=torch.float64, device=device)
 
-    def add_cross(self, weight: Tensor, left: Tensor, right: Tensor) -> None:
-        """X += sum_i w_i left_i right_i^T: a product over the tile's rows, added up in float64."""
-        left = left * weight[:, None]
-        if self.batch.precision == "tf32":
-            left, right = self.batch.rounded(left), self.batch.rounded(right)
+    def add_cross(self, left: Tensor, right: Tensor) -> None:
+        """X += left^T right: a product over the tile's rows, added up in float64."""
         self.cross += (left.T @ right).double()
-
-    def add_projection(self, weight: Tensor, ghat: Tensor, u: Tensor) -> None:
-        """What M_i = I - ghat ghat^T takes away: X += sum_i w_i ghat_i (u_i - q_i ghat_i / 2)^T, q_i = ghat_i . u_i."""
-        q = (ghat * u).sum(dim=1)
-        self.add_cross(weight, ghat, u - q[:, None] / 2 * ghat)
 
     def curvature(self, scale: float) -> Tensor:  # [d, d]
         self.batch.release()

@@ -133,6 +133,40 @@ def _softmax_kernel(
 
 
 @triton.jit(do_not_specialize=_ANY)
+def _crossed_kernel(
+    moments_ptr,
+    ghat_ptr,
+    anchor_ptr,
+    rest_ptr,
+    weight_ptr,
+    left_ptr,
+    right_ptr,
+    rows,
+    width,
+    scale,
+    operand: tl.constexpr,
+    lanes: tl.constexpr,
+):
+    """A row per program: its two rows of both operands of the product that is taken off."""
+    row = tl.program_id(0).to(tl.int64)
+    lane = tl.arange(0, lanes)
+    inside = lane < width
+    own, other = row * width + lane, (row + rows) * width + lane
+    rest, weight = tl.load(rest_ptr + row), tl.load(weight_ptr + row)
+    drift = tl.load(moments_ptr + own, mask=inside, other=0.0) / (1 + rest)
+    mean = tl.load(moments_ptr + other, mask=inside, other=0.0) / (1 + rest)
+    ghat = tl.load(ghat_ptr + own, mask=inside, other=0.0)
+    anchor = tl.load(anchor_ptr + own, mask=inside, other=0.0)
+    v = mean - rest / (1 + rest) * anchor
+    u = drift / scale - tl.sum(v * ghat, axis=0) * (anchor + v)
+    half = tl.sum(ghat * u, axis=0) / 2
+    tl.store(left_ptr + own, _round(weight * v, operand), mask=inside)
+    tl.store(left_ptr + other, _round(weight * ghat, operand), mask=inside)
+    tl.store(right_ptr + own, _round(anchor + v / 2, operand), mask=inside)
+    tl.store(right_ptr + other, _round(u - half * ghat, operand), mask=inside)
+
+
+@triton.jit(do_not_specialize=_ANY)
 def _sigmoid_kernel(
     cosine_ptr,
     weight_ptr,
@@ -232,6 +266,30 @@ class FusedPasses:
                 num_warps=4,
             )
         return anchors, tile.operand
+
+    def crossed(
+        self, ghat: Tensor, h_anchor: Tensor, anchors: Anchors, weight: Tensor, moments: Tensor, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        rows, width = ghat.shape
+        left, right = ghat.new_empty(2, 2 * rows, width)
+        lanes = triton.next_power_of_2(width)
+        with torch.cuda.device_of(ghat):
+            _crossed_kernel[(rows,)](
+                moments,
+                ghat,
+                h_anchor,
+                anchors.rest,
+                weight,
+                left,
+                right,
+                rows,
+                width,
+                scale,
+                operand=self.precision,
+                lanes=lanes,
+                num_warps=4 if lanes <= 2048 else 8,
+            )
+        return left, right
 
     def sigmoid(self, tile: Tile, columns: slice, weight: Tensor, slope: float, offset: float) -> Tensor:
         rows, width = tile.logit.shape

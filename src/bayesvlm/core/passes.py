@@ -17,6 +17,16 @@ from torch import Tensor
 _LOG = logging.getLogger(__name__)
 
 
+def round_to_tf32(values: Tensor) -> Tensor:
+    """float32 numbers rounded to nearest at ten bits of mantissa."""
+    return (values.view(torch.int32) + (1 << 12)).bitwise_and_(-(1 << 13)).view(torch.float32)
+
+
+def projected(ghat: Tensor, u: Tensor) -> Tensor:  # [n, d], [n, d] -> [n, d]
+    """`u - q/2 ghat`, q = ghat . u: what M_i = I - ghat ghat^T takes away is w_i ghat_i times this, and its mirror."""
+    return u - (ghat * u).sum(dim=1, keepdim=True) / 2 * ghat
+
+
 class Tile(NamedTuple):
     """Logits of some rows and columns, and the memory of what is multiplied next; the one may lie in the other."""
 
@@ -63,6 +73,16 @@ class Passes(Protocol):
         """The operand [2, n, k] of the moments, without the anchors: `share * (logit - logit_a)` and `share`.
 
         Adds `sum_i w_i pi_ik` to the column sums. Anchors are None where the tile holds all columns.
+        """
+
+    def crossed(
+        self, ghat: Tensor, h_anchor: Tensor, anchors: Anchors, weight: Tensor, moments: Tensor, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        r"""What is taken off the column sums' part: two operands [2n, d] of one product `left^T right`, rounded for it.
+
+        The moments [2, n, d] are those of `softmax`'s operand; over the total they are `drift` and `mean`. Then
+        v = mean - e h_a, C_i ghat_i = u = drift/t - (v . ghat) (h_a + v), q = ghat . u, and the sum is
+        `sum_i w_i v (h_a + v/2)^T + sum_i w_i ghat (u - q/2 ghat)^T`.
         """
 
     def sigmoid(self, tile: Tile, columns: slice, weight: Tensor, slope: float, offset: float) -> Tensor:
@@ -112,6 +132,7 @@ class PlainPasses:
         self, columns: int, dtype: torch.dtype, device: torch.device, precision: str, log_copies: Tensor | None
     ) -> None:
         self.operand = dtype
+        self.precision = precision
         self.entry_bytes = 2 * dtype.itemsize + (4 if precision == "bf16" else 0)  # converted for the product
         self.log_copies = log_copies
         self._sums = torch.zeros(columns, dtype=torch.float64, device=device)
@@ -135,6 +156,16 @@ class PlainPasses:
         self._sums[columns] += ((weight / (1 + anchors.rest)) @ share).double()
         logit.mul_(share)
         return anchors, tile.operand
+
+    def crossed(
+        self, ghat: Tensor, h_anchor: Tensor, anchors: Anchors, weight: Tensor, moments: Tensor, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        drift, mean = moments / (1 + anchors.rest)[:, None]
+        v = mean - anchors.mass[:, None] * h_anchor
+        u = drift / scale - (v * ghat).sum(dim=1, keepdim=True) * (h_anchor + v)
+        left, right = torch.cat([v, ghat]), torch.cat([h_anchor + v / 2, projected(ghat, u)])
+        left *= weight.repeat(2)[:, None]
+        return (round_to_tf32(left), round_to_tf32(right)) if self.precision == "tf32" else (left, right)
 
     def sigmoid(self, tile: Tile, columns: slice, weight: Tensor, slope: float, offset: float) -> Tensor:
         cosine, spread = tile.operand[0], tile.operand[1]
