@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from importlib.metadata import version
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -220,6 +222,8 @@ def main() -> None:
     precisions = options.precisions or (["tf32", "bf16", "float32"] if cuda else ["float32"])
     forms = ["plain", "fused"] if cuda else ["plain"]
     figures: dict[str, Any] = {"machine": machine(options.device), "d": options.d}
+    if find_spec("triton"):
+        figures["machine"]["triton"] = version("triton")
     print(f"d = {options.d}, K = {options.targets}, ours on {rows} rows; {figures['machine']}")
     few = pairs(20, options.targets, options.d, options.device)
     dense = per_sample(few[0].double(), few[1].double())
