@@ -151,8 +151,8 @@ class ContrastBatch:
     def rounded(self, operand: Tensor) -> Tensor:
         """An operand as the product will read it, rounded to nearest.
 
-        Matrix units of a GPU *cut* float32 operands to the ten bits of tf32. Cosines would come out too small by 7e-4
-        of themselves, which a saturated softmax turns into a common error of several per cent.
+        Matrix units of a GPU read ten bits of a float32 operand as tf32 and ignore the rest: what nobody rounds is cut.
+        Cosines then are too small by 7e-4 of themselves, which a saturated softmax turns into an error of 3 per cent.
         """
         if self.precision == "bf16":
             return operand.bfloat16()

@@ -110,11 +110,11 @@ def passes_for(
 def _fusable(device: torch.device) -> bool:
     """Whether kernels can be had on this device; said once if not."""
     if importlib.util.find_spec("triton") is None:
-        _LOG.info("Triton is not installed: the curvature's passes run unfused, in about twice the time.")
+        _LOG.info("Triton is not installed: the curvature's passes run unfused on %s.", device)
         return False
-    from bayesvlm.core.kernels import FusedPasses
-
     try:  # Triton compiles for the device, and its launcher with the machine's C compiler
+        from bayesvlm.core.kernels import FusedPasses
+
         tile = torch.zeros(2, 1, 16, device=device)
         everything, weight = slice(0, 16), torch.ones(1, device=device)
         FusedPasses(16, device, "float32", None).softmax(Tile(tile[0], tile), everything, weight, None)
