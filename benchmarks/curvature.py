@@ -177,6 +177,23 @@ def memory_sweep(options: Any, figures: dict[str, Any], precision: Precision, ro
     )
 
 
+def split_sweep(options: Any, figures: dict[str, Any], precision: Precision, rows: int) -> None:
+    """Whether the library cuts the second product's long sum itself, or would gain from being told to."""
+    figures["milliseconds_of_products_by_parts"] = {}
+    for count, source_rows in ((options.targets, rows), (4 * options.targets, rows)):
+        source, target = pairs(max(count, source_rows), count, options.d, options.device)
+        at = source[:source_rows], target
+        runs = {"its own": products_alone(*at, precision)}
+        runs |= {str(ways): products_alone(*at, precision, ways) for ways in (2, 4, 8)}
+        seconds = median_seconds(runs, options.device, 5)
+        line = {name: 1e3 * value for name, value in seconds.items()}
+        figures["milliseconds_of_products_by_parts"][str(count)] = line
+        print(
+            f"{precision} products, {source_rows} x {count}, sums in so many parts: "
+            + ", ".join(f"{name}: {value:.4g} ms" for name, value in line.items())
+        )
+
+
 def emulation(options: Any, figures: dict[str, Any]) -> None:
     """What tf32 costs in digits, emulated on a CPU: operands of ten bits, rounded as we do or cut as nobody should."""
     figures["tf32_emulated_on_the_cpu"] = {}
@@ -235,6 +252,7 @@ def main() -> None:
     growth(options, figures, [kind for kind in precisions if kind != "bf16"], rows if cuda else min(rows, 1024))
     if cuda:
         memory_sweep(options, figures, "tf32", rows)
+        split_sweep(options, figures, "tf32", rows)
         figures["checks"] = checks(figures) if {"tf32", "float32"} <= set(precisions) else {}
         for name, line in figures["checks"].items():
             print(f"{'met' if line['met'] else 'NOT MET'}: {name} {line['measured']:.4g}, at most {line['at_most']:g}")

@@ -48,8 +48,14 @@ def emulated_tf32(cut: bool = False) -> Iterator[None]:
         yield
 
 
-def products_alone(source: Tensor, target: Tensor, precision: Precision) -> Any:
-    """A call that does only what a curvature's three products do, in the same tiles, on noise."""
+def products_alone(source: Tensor, target: Tensor, precision: Precision, ways: int | None = None) -> Any:
+    """A call that does only what a curvature's three products do, in the same tiles, on noise.
+
+    Args:
+        source, target, precision: as of `infonce_curvature`.
+        ways: parts into which the second product's long sum over K is cut by hand, to keep more of a GPU busy than its
+            [2n, d] result has blocks; None leaves that to the library. K must be a multiple; not for bf16.
+    """
     batch = ContrastBatch(source, target, precision, None, merged=True)
     batch._workspace.view(batch.dtype).normal_()
     rows = [ghat for ghat, _ in batch.row_tiles()]
@@ -58,6 +64,11 @@ def products_alone(source: Tensor, target: Tensor, precision: Precision) -> Any:
         with batch.products():
             for ghat in rows:
                 for _, hhat, tile in batch.column_tiles(ghat):
-                    batch.product(tile.operand.flatten(0, 1), hhat)
+                    operand = tile.operand.flatten(0, 1)
+                    if ways is None:
+                        batch.product(operand, hhat)
+                    else:
+                        parts = operand.unflatten(1, (ways, -1)).transpose(0, 1)
+                        torch.bmm(parts, hhat.unflatten(0, (ways, -1))).sum(dim=0)
 
     return run
