@@ -250,6 +250,7 @@ def main() -> None:
     print(f"float64, ours against per sample: relative error {figures['float64_against_per_sample']:.1e}")
     first = [kind for kind in precisions if kind != "bf16"]
     sizes(options, figures, first, forms, rows)
+    keep(figures, options.out)
     growth(options, figures, first, rows if cuda else min(rows, 1024))
     if cuda:
         memory_sweep(options, figures, "tf32", rows)
