@@ -38,7 +38,7 @@ def fit_factors(
     negatives: int,
     normalise: Normalise,
     precision: Precision | None,
-    memory: int,
+    memory: int | None,
     checkpoint: Path | None,
     total: int | None,
     progress: bool | None,
