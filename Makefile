@@ -11,7 +11,7 @@ export HF_HUB_OFFLINE ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-plain test-compat test-openclip test-wheel lint format demo bench docs clean
+.PHONY: help install test test-plain test-compat test-openclip test-wheel lint format demo bench bench-gpu docs clean
 
 help:  ## this text
 	@echo "bayesvlm: CLIP and SigLIP that know what they do not know"
@@ -50,6 +50,7 @@ format: $(VENV)/.installed  ## put the code in shape
 bench: $(VENV)/.installed  ## speed: `bayesvlm bench --check`, ours and the textbook form in turns, then the scripts that look closer
 	@$(VENV)/bin/bayesvlm bench --check || echo "something got slower; going on"
 	@$(VENV)/bin/python benchmarks/curvature.py
+	@$(VENV)/bin/python benchmarks/posterior.py
 	@$(VENV)/bin/python benchmarks/predict.py
 	@$(VENV)/bin/python benchmarks/encode.py
 	@$(VENV)/bin/python benchmarks/photos.py
@@ -60,7 +61,10 @@ bench: $(VENV)/.installed  ## speed: `bayesvlm bench --check`, ours and the text
 	@$(VENV)/bin/python benchmarks/pipeline.py
 	@$(VENV)/bin/python benchmarks/export.py
 
-docs: $(VENV)/.installed  ## draw the figures of docs/ anew (by hand, as they take longer: active, pairs, rounds, stopping, templates)
+bench-gpu:  ## what wants a GPU, with the python that is there and nothing installed: under 8 minutes
+	@sh benchmarks/gpu.sh
+
+docs: $(VENV)/.installed  ## draw the figures of docs/ anew (by hand, as they take longer: active, pairs, rounds, scaling, stopping, templates)
 	@$(VENV)/bin/python docs/figures/answer.py
 	@$(VENV)/bin/python docs/figures/approximation.py
 	@$(VENV)/bin/python docs/figures/world.py

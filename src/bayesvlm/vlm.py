@@ -14,7 +14,7 @@ from torch import Tensor
 from bayesvlm import pretrained
 from bayesvlm.artifacts import SavedPosterior
 from bayesvlm.classes import class_names, label_indices
-from bayesvlm.core.contrast import DEFAULT_MEMORY, Precision
+from bayesvlm.core.contrast import Precision
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.estimation import TOWERS, Normalise, Tower
 from bayesvlm.core.evidence import Structure
@@ -241,7 +241,7 @@ class BayesVLM(GaussianVLM):
         engine: SumGroups | None = None,
         normalise: Normalise = "paper",
         precision: Precision | None = None,
-        memory: int = DEFAULT_MEMORY,
+        memory: int | None = None,
         checkpoint: str | Path | None = None,
         provenance: Mapping[str, Any] | None = None,
         total: int | None = None,

@@ -6,7 +6,10 @@ import pytest
 import torch
 
 from bayesvlm import BayesVLM, Features
+from bayesvlm.core import contrast
+from bayesvlm.core.contrast import ContrastBatch, Precision
 from bayesvlm.core.curvature import infonce_curvature, sigmoid_curvature
+from bayesvlm.core.passes import PlainPasses
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
 
@@ -34,6 +37,37 @@ def test_curvature_equals_the_cpu_reference(precision: str, tolerance: float, me
     expected = sigmoid_curvature(source.double(), target.double(), 50.0, -10.0)
     actual = sigmoid_curvature(source.cuda(), target.cuda(), 50.0, -10.0, precision=precision, memory=memory)
     assert _relative_error(actual, expected) < tolerance
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("float32", 1e-5), ("tf32", 3e-3), ("bf16", 3e-2)])
+@pytest.mark.parametrize("copies", [False, True])
+def test_fused_and_plain_passes_agree(
+    precision: Precision, tolerance: float, copies: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """700 or 653 targets: rows of a tile that do not end where 16 bytes do."""
+    source, target = (rows.cuda() for rows in _embeddings(700, 96))
+    if copies:
+        target = target[:653][torch.arange(700) % 653]
+    assert not isinstance(ContrastBatch(source, target, precision, None, merged=True).passes, PlainPasses)
+    fused = [infonce_curvature(source, target, 50.0, precision=precision) for _ in range(2)]
+    assert torch.equal(*fused), "nothing is added up in an order of chance"
+    spread = sigmoid_curvature(source, target, 50.0, -10.0, precision=precision)
+    monkeypatch.setattr(contrast, "passes_for", PlainPasses)
+    assert _relative_error(fused[0], infonce_curvature(source, target, 50.0, precision=precision).cpu()) < tolerance
+    assert (
+        _relative_error(spread, sigmoid_curvature(source, target, 50.0, -10.0, precision=precision).cpu()) < tolerance
+    )
+
+
+@pytest.mark.parametrize("precision", ["float32", "tf32", "bf16"])
+def test_memory_stays_under_a_gibibyte(precision: Precision) -> None:
+    """131,072 targets, 512 wide: whole rows, kept targets."""
+    generator = torch.Generator(device="cuda").manual_seed(0)
+    source, target = (torch.randn(rows, 512, generator=generator, device="cuda") for rows in (4096, 131_072))
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    infonce_curvature(source, target, 50.0, precision=precision)
+    assert torch.cuda.max_memory_allocated() - before < 2**30
 
 
 @pytest.mark.parametrize("allowed", [True, False])

@@ -9,13 +9,19 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
+from bayesvlm.core.copies import first_copies
 from bayesvlm.core.errors import BayesVLMError, check_choice
+from bayesvlm.core.passes import Passes, Tile, passes_for, round_to_tf32
+from bayesvlm.core.tiling import pitch, tiling
 
 Precision = Literal["float32", "float64", "tf32", "bf16"]
 PRECISIONS = get_args(Precision)
-DEFAULT_MEMORY = 512 * 2**20  # bytes of working memory beyond inputs and result
-_SAME = {torch.float32: 1e-5, torch.float64: 1e-13}  # unit targets as near as this are copies: encoders round, too
-_ROUNDS = 8  # of telling neighbours in one cell apart
+# Bytes of working memory beyond inputs and result. The libraries' own 32 MiB and arrays of [K] and [d, d] come on top:
+# on a GPU everything together stays under 1 GiB.
+DEFAULT_MEMORY = {"cpu": 512 * 2**20, "cuda": 896 * 2**20}
+# Rows of a tile from which on three products of so few rows take less than four of many
+_LEAST_ROWS = {"cpu": 32, "cuda": 128}
+_PART = {"cpu": 2**22, "cuda": 2**24}  # entries converted at a time: a float64 copy of all would not fit the memory
 
 
 class _Tf32Setting(NamedTuple):
@@ -38,13 +44,13 @@ class ContrastBatch:
     Args:
         source, target: raw embeddings [N, d] and [K, d].
         precision: of products; None takes float64 for float64 inputs, else float32.
-        memory: bytes, for everything kept here and for what a caller makes of a block of rows.
+        memory: bytes, for everything kept here and for what a caller makes of a tile's rows; None is DEFAULT_MEMORY.
         merged: equal targets are kept once, with the logarithm of their number, and all targets are shifted by their
             mean: for losses that only need covariances of targets.
     """
 
     def __init__(
-        self, source: Tensor, target: Tensor, precision: Precision | None, memory: int, *, merged: bool
+        self, source: Tensor, target: Tensor, precision: Precision | None, memory: int | None, *, merged: bool
     ) -> None:
         self.source, self.target = source, target
         self.source_norm, self.target_norm = _norms(source, "source"), _norms(target, "target")
@@ -56,82 +62,101 @@ class ContrastBatch:
         self.precision = _resolve_precision(precision, source, target)
         self.dtype = torch.float64 if self.precision == "float64" else torch.float32
         self.device, self.width = source.device, int(source.shape[1])
+        kind = self.device.type
+        memory = _of(DEFAULT_MEMORY, kind) if memory is None else memory
+        self.part = max(1, min(_of(_PART, kind), memory // 32) // self.width)
+        self.kept: Tensor | None = None  # [K, d] unit targets, made once, where they fit
+        self.shift: Tensor | None = None  # [d]
+        if len(target) * self.width * self.dtype.itemsize <= memory * 5 // 8:
+            self.kept = torch.empty(len(target), self.width, dtype=self.dtype, device=self.device)
+            for rows in self.spans(len(target), self.part):
+                self._unit(target[rows], self.target_norm[rows], self.kept[rows])
         self.distinct: Tensor | None = None  # [K'], the targets to contrast with, None for all
         self.log_copies: Tensor | None = None  # [K'], log of how many equal targets each stands for
         if merged:
             self._merge_copies(max(1, memory // 4 // (8 * self.width)))
         self.target_count = len(target) if self.distinct is None else len(self.distinct)
         self.smallest_norm = float(self.source_norm.min())
-        itemsize = 8 if self.dtype == torch.float64 else 4
-        # Of the memory: at most a quarter for the unit targets, a quarter for everything of size [block of rows, d]
-        # (about twelve arrays), what is left for the two [n, k] tiles.
-        quarter = memory // 4
-        block = max(1, quarter // (self.width * 12 * itemsize))
-        size = self.target_count * self.width * itemsize
-        kept = size <= quarter
-        self.column_tile = self.target_count if kept else min(self.target_count, block)
-        left = 3 * quarter - (size if kept else quarter)
-        per_row = 2 * self.column_tile * (itemsize + (2 if self.precision == "bf16" else 0))
-        self.row_tile = max(1, min(len(source), block, left // per_row))
-        self.block = block // self.row_tile * self.row_tile  # whole tiles
-        self.kept: Tensor | None = None
-        self.shift: Tensor | None = None
-        if kept:
-            self.kept = self.targets(slice(None))
+        passes = passes_for(self.target_count, self.dtype, self.device, self.precision, self.log_copies)
+        self.passes: Passes = passes
+        self.tiling = tiling(
+            len(source),
+            self.target_count,
+            self.width,
+            itemsize=self.dtype.itemsize,
+            entry=passes.entry_bytes,
+            memory=memory,
+            least_rows=_of(_LEAST_ROWS, kind),
+            kept=self.kept is not None,
+        )
+        if not self.tiling.kept:
+            self.kept = None
         if merged:  # what follows only needs covariances, which ignore a shift
             self.shift = self._mean_target()
-            if self.kept is not None:
-                self.kept.sub_(self.shift)
-        self.workspace = torch.empty(2 * self.row_tile * self.column_tile, dtype=self.dtype, device=self.device)
+        self._round_kept()
+        entries = self.tiling.rows * self.tiling.pitch
+        self._workspace = torch.empty(2 * entries * self.dtype.itemsize, dtype=torch.uint8, device=self.device)
 
     @property
-    def single_tile(self) -> bool:
-        return self.column_tile == self.target_count
+    def whole(self) -> bool:
+        """Whether a tile holds all columns of its rows."""
+        return self.tiling.columns == self.target_count
 
     @staticmethod
     def spans(count: int, size: int) -> Iterator[slice]:
         for start in range(0, count, size):
             yield slice(start, min(start + size, count))
 
-    def row_blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def row_tiles(self) -> Iterator[tuple[Tensor, Tensor]]:
         """(ghat [n, d], weights 1/|g|^2 [n]); the weights in units of the largest, which `_Sums` puts back."""
-        for span in self.spans(len(self.source), self.block):
+        for span in self.spans(len(self.source), self.tiling.rows):
             norm = self.source_norm[span]
             yield self._unit(self.source[span], norm), (self.smallest_norm / norm).square().to(self.dtype)
 
-    def row_tiles(self, count: int) -> Iterator[slice]:
-        """The rows of a block, a tile at a time."""
-        return self.spans(count, self.row_tile)
-
-    def column_tiles(self, ghat: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """(columns, hhat [k, d], tiles [2, n, k]); the first tile is ghat hhat^T, both are the caller's to overwrite.
+    def column_tiles(self, left: Tensor) -> Iterator[tuple[slice, Tensor, Tile]]:
+        """(columns, hhat [k, d], tile); the tile's logits are `left hhat^T`, all of it is the caller's to overwrite.
 
         The tiles are reused: allocating afresh would cost as much as the arithmetic.
         """
-        for columns in self.spans(self.target_count, self.column_tile):
+        left = self.rounded(left)
+        for columns in self.spans(self.target_count, self.tiling.columns):
             hhat = self.targets(columns)
-            tiles = self.workspace[: 2 * len(ghat) * len(hhat)].view(2, len(ghat), len(hhat))
-            if self.precision == "bf16":
-                tiles[0] = self.product(ghat, hhat.T)
+            tile = self._tile(len(left), len(hhat))
+            if self.precision != "bf16":
+                torch.mm(left, hhat.T, out=tile.logit)
+            elif self.device.type == "cuda":  # bfloat16 in, float32 out
+                torch.mm(left, hhat.T, out_dtype=torch.float32, out=tile.logit)
             else:
-                torch.mm(ghat, hhat.T, out=tiles[0])
-            yield columns, hhat, tiles
+                tile.logit.copy_(left @ hhat.T)
+            yield columns, hhat, tile
 
     def targets(self, rows: slice | Tensor) -> Tensor:  # [k, d]
-        """Unit targets, shifted; from the kept copy where there is one."""
+        """Unit targets, shifted, as products take them; from the kept copy where there is one."""
         if self.kept is not None:
             return self.kept[rows]
-        if self.distinct is not None:
-            rows = self.distinct[rows]
-        hhat = self._unit(self.target[rows], self.target_norm[rows])
-        return hhat if self.shift is None else hhat.sub_(self.shift)
+        hhat = self._target(rows)
+        return self.rounded(hhat if self.shift is None else hhat.sub_(self.shift))
 
-    def product(self, left: Tensor, right: Tensor) -> Tensor:
+    def release(self) -> None:
+        """Give the tiles' memory back: what follows needs some of its own."""
+        self._workspace = self._workspace.new_empty(0)
+
+    def product(self, left: Tensor, right: Tensor) -> Tensor:  # [n, k], [k, d] -> [n, d]
         if self.precision != "bf16":
             return left @ right
-        if self.device.type == "cuda":  # bfloat16 in, float32 out
-            return torch.mm(left.bfloat16(), right.bfloat16(), out_dtype=torch.float32)
-        return (left.bfloat16() @ right.bfloat16()).to(self.dtype)
+        if self.device.type == "cuda":
+            return torch.mm(left.bfloat16(), right, out_dtype=torch.float32)
+        return (left.bfloat16() @ right).to(self.dtype)
+
+    def rounded(self, operand: Tensor) -> Tensor:
+        """An operand as the product will read it, rounded to nearest.
+
+        Matrix units of a GPU read ten bits of a float32 operand as tf32 and ignore the rest: what nobody rounds is cut.
+        Cosines then are too small by 7e-4 of themselves, which a saturated softmax turns into an error of 3 per cent.
+        """
+        if self.precision == "bf16":
+            return operand.bfloat16()
+        return round_to_tf32(operand) if self.precision == "tf32" else operand
 
     @contextmanager
     def products(self) -> Iterator[None]:
@@ -147,64 +172,62 @@ class ContrastBatch:
         finally:
             setattr(matmul, setting.name, before)
 
+    def _tile(self, rows: int, columns: int) -> Tile:
+        """Logits [n, k] and what the second product takes [2, n, k]: the same memory, where the types allow it."""
+        step = pitch(columns)
+        entries, size = rows * step, self.dtype.itemsize
+        both = self._workspace[: 2 * entries * size].view(self.dtype).view(2, rows, step)[:, :, :columns]
+        if self.passes.operand == self.dtype:
+            return Tile(both[0], both)
+        narrow = self._workspace[entries * size : entries * (size + 2 * self.passes.operand.itemsize)]
+        return Tile(both[0], narrow.view(self.passes.operand).view(2, rows, step)[:, :, :columns])
+
     def _merge_copies(self, block: int) -> None:
-        """Find equal targets: same cell of a coarse random grid, and really as near as rounding allows."""
-        cells = self._grid_cells(block)
-        ordered = cells.sort().values
-        if not bool((ordered[1:] == ordered[:-1]).any()):
-            return  # the usual case, and cheap
-        index = torch.arange(len(cells), device=self.device)
-        first = _first_copies(cells)
-        suspects = torch.nonzero(first != index).flatten()
-        for _ in range(_ROUNDS):
-            if not len(suspects):
-                break
-            apart = torch.cat([self._apart(rows, first[rows]) for rows in torch.split(suspects, block)])
-            suspects = suspects[apart]  # equal to one another, perhaps, but not to the first of their cell
-            first[suspects] = suspects[_first_copies(cells[suspects])]
-            suspects = suspects[first[suspects] != suspects]
-        first[suspects] = suspects  # a model whose targets all but coincide: they stay as they are
+        first = first_copies(self._target, len(self.target), block)
+        if first is None:
+            return
         distinct, copies = torch.unique(first, return_counts=True)
-        if len(distinct) < len(first):
-            self.distinct, self.log_copies = distinct, copies.to(self.dtype).log()
+        if len(distinct) == len(first):
+            return
+        self.log_copies = copies.to(self.dtype).log()
+        if self.kept is not None:  # in place: `distinct` ascends, so no row is overwritten before it is read
+            for rows in self.spans(len(distinct), self.part):
+                self.kept[rows] = self.kept[distinct[rows]]
+            self.kept = self.kept[: len(distinct)]
+        self.distinct = distinct
 
-    def _apart(self, rows: Tensor, others: Tensor) -> Tensor:  # [n], [n] -> [n]
-        """Whether unit targets differ by more than rounding."""
-        own, other = (self._unit(self.target[each], self.target_norm[each]) for each in (rows, others))
-        distance: Tensor = torch.linalg.vector_norm(own - other, dim=1)
-        return distance > _SAME[self.dtype]
+    def _round_kept(self) -> None:
+        """Shift the kept targets and round them as products read them: the same targets in every formula, then."""
+        if self.kept is None:
+            return
+        kept = self.kept if self.precision != "bf16" else self.kept.new_empty(self.kept.shape, dtype=torch.bfloat16)
+        for rows in self.spans(self.target_count, self.part):
+            hhat = self.kept[rows]
+            kept[rows] = self.rounded(hhat if self.shift is None else hhat.sub_(self.shift))
+        self.kept = kept
 
-    def _grid_cells(self, block: int) -> Tensor:  # [K]
-        """A number for each target's cell in a grid over eight random directions; equal targets share a cell."""
-        generator = torch.Generator().manual_seed(0)
-        directions = torch.randn(self.width, 8, generator=generator, dtype=torch.float64).to(self.device, self.dtype)
-        offsets = torch.rand(8, generator=generator, dtype=torch.float64).to(self.device, self.dtype)
-        odd = 2 * torch.randint(2**62, (8,), generator=generator).to(self.device) + 1
-        cells = torch.empty(len(self.target), dtype=torch.long, device=self.device)
-        for rows in self.spans(len(self.target), block):
-            places = self._unit(self.target[rows], self.target_norm[rows]) @ directions
-            cells[rows] = ((places / 0.02 + offsets).floor().long() * odd).sum(dim=1)
-        return cells
+    def _target(self, rows: slice | Tensor) -> Tensor:  # [k, d]
+        """Unit targets as they are."""
+        if self.kept is not None:
+            return self.kept[rows]
+        rows = rows if self.distinct is None else self.distinct[rows]
+        return self._unit(self.target[rows], self.target_norm[rows])
 
     def _mean_target(self) -> Tensor:  # [d]
-        if self.kept is not None:
-            return self.kept.mean(dim=0)
-        total = torch.zeros(self.width, dtype=self.dtype, device=self.device)
-        for rows in self.spans(self.target_count, self.block):
-            total += self.targets(rows).sum(dim=0)
-        return total / self.target_count
+        total = torch.zeros(self.width, dtype=torch.float64, device=self.device)
+        for rows in self.spans(self.target_count, self.part):
+            total += self._target(rows).sum(dim=0)
+        return (total / self.target_count).to(self.dtype)
 
-    def _unit(self, rows: Tensor, norm: Tensor) -> Tensor:  # [n, d], [n] -> [n, d]
+    def _unit(self, rows: Tensor, norm: Tensor, out: Tensor | None = None) -> Tensor:  # [n, d], [n] -> [n, d]
         """Unit vectors: divided in float64 (half-precision and extreme norms are safe), kept in the products' dtype."""
-        return torch.div(rows, norm[:, None], out=torch.empty(rows.shape, dtype=self.dtype, device=self.device))
+        out = torch.empty(rows.shape, dtype=self.dtype, device=self.device) if out is None else out
+        return torch.div(rows, norm[:, None], out=out)
 
 
-def _first_copies(cells: Tensor) -> Tensor:  # [K] -> [K]
-    """For every target the index of the first one in its cell."""
-    _, cell = torch.unique(cells, return_inverse=True)
-    index = torch.arange(len(cells), device=cells.device)
-    first = torch.full((len(cells),), len(cells), device=cells.device)
-    return first.scatter_reduce_(0, cell, index, "amin")[cell]
+def _of(table: dict[str, int], kind: str) -> int:
+    """What holds for this kind of device; for kinds not tried what holds for a processor."""
+    return table.get(kind, table["cpu"])
 
 
 def _resolve_precision(precision: Precision | None, source: Tensor, target: Tensor) -> Precision:
@@ -224,8 +247,8 @@ def _norms(rows: Tensor, name: str) -> Tensor:  # [n, d] -> [n]
         raise BayesVLMError(
             f"{name} must be a non-empty floating-point matrix [rows, d], got {rows.dtype} of shape {list(rows.shape)}."
         )
-    # on a CPU half precision is widened before it is summed: a part at a time, then
-    parts = [rows] if rows.is_cuda else torch.split(rows, max(1, 2**22 // rows.shape[1]))
+    # rows are widened before they are summed: a part at a time, then
+    parts = torch.split(rows, max(1, _of(_PART, rows.device.type) // rows.shape[1]))
     norm = torch.cat([torch.linalg.vector_norm(part, dim=1, dtype=torch.float64) for part in parts])
     usable = torch.isfinite(norm) & (norm > 0)
     if not bool(usable.all()):

@@ -25,13 +25,15 @@ Sigmoid. `Lambda_i = t^2/K sum_j sigma(a_ij) sigma(-a_ij) hhat_j hhat_j^T`, even
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple
+from functools import reduce
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from bayesvlm.core.contrast import DEFAULT_MEMORY, ContrastBatch, Precision
+from bayesvlm.core.contrast import ContrastBatch, Precision
 from bayesvlm.core.errors import BayesVLMError, check_choice
+from bayesvlm.core.passes import Anchors, projected, round_to_tf32
 
 
 @torch.no_grad()
@@ -42,7 +44,7 @@ def infonce_curvature(
     positives: Tensor | None = None,  # [N]
     *,
     precision: Precision | None = None,
-    memory: int = DEFAULT_MEMORY,
+    memory: int | None = None,
 ) -> Tensor:  # [d, d]
     r"""`sum_i t^2 M_i C_i M_i` of the InfoNCE loss over rows i of `source`, contrasted with all K of `target`.
 
@@ -55,7 +57,7 @@ def infonce_curvature(
             this is checked (a miscounted batch is a bug worth finding) and cannot change the result.
         precision: of the products; None takes float64 for float64 inputs and float32 otherwise. "tf32" needs CUDA.
             Sums over rows are kept in float64 whatever this is.
-        memory: bytes of working memory, whatever N and K are.
+        memory: bytes of working memory, whatever N and K are; None takes 512 MiB, on a GPU 896 MiB.
 
     Returns:
         [d, d] float64, symmetric, the sum over rows, scale^2 included.
@@ -65,15 +67,11 @@ def infonce_curvature(
     _check_positives(positives, len(source), len(target))
     sums = _Sums(batch)
     with batch.products():
-        for ghat, weight in batch.row_blocks():
-            anchor, mass, mean, slope = _rest_moments(batch, ghat, weight, scale, sums.columns)
-            h_anchor = batch.targets(anchor.target)
-            v = mean - mass[:, None] * h_anchor
-            drift = slope - anchor.logit[:, None] * mean  # sum_{k != a} pi_k (logit_k - logit_a) h_k
-            u = drift / scale - (v * ghat).sum(dim=1, keepdim=True) * (h_anchor + v)  # C_i ghat_i
-            sums.columns.index_add_(0, anchor.target, -(weight * mass).double())
-            sums.add_cross(weight, v, h_anchor + v / 2)
-            sums.add_projection(weight, ghat, u)
+        for ghat, weight in batch.row_tiles():
+            anchors, moments = _moments(batch, ghat, weight, scale)
+            h_anchor = batch.targets(anchors.target).to(batch.dtype)
+            sums.anchors.append((anchors.target, (weight * anchors.mass).double()))
+            sums.add_cross(*batch.passes.crossed(ghat, h_anchor, anchors, weight, moments, scale))
     return sums.curvature(scale)
 
 
@@ -86,7 +84,7 @@ def sigmoid_curvature(
     normalise: Literal["paper", "sum"] = "paper",
     *,
     precision: Precision | None = None,
-    memory: int = DEFAULT_MEMORY,
+    memory: int | None = None,
 ) -> Tensor:  # [d, d]
     r"""`sum_i M_i Lambda_i M_i` of the sigmoid loss over rows i of `source`, contrasted with all K of `target`.
 
@@ -105,90 +103,37 @@ def sigmoid_curvature(
     batch = ContrastBatch(source, target, precision, memory, merged=False)
     sums = _Sums(batch)
     with batch.products():
-        for ghat, weight in batch.row_blocks():
+        for ghat, weight in batch.row_tiles():
             u = torch.zeros_like(ghat)
-            for rows in batch.row_tiles(len(ghat)):
-                for columns, hhat, (cosine, spread) in batch.column_tiles(ghat[rows]):
-                    # sigma(a) sigma(-a) = 1 / (4 cosh^2(a/2)): no digit lost at either end; the 1/4 waits for the end
-                    torch.mul(cosine, scale / 2, out=spread).add_(bias / 2).cosh_().reciprocal_().square_()
-                    sums.columns[columns] += (weight[rows] @ spread).double()
-                    u[rows] += batch.product(cosine.mul_(spread), hhat)
-            sums.add_projection(weight, ghat, u)
-    curvature = sums.curvature(scale / 2)
+            for columns, hhat, tile in batch.column_tiles(ghat):
+                u += batch.product(batch.passes.sigmoid(tile, columns, weight, scale / 2, bias / 2), hhat)
+            left, right = ghat * weight[:, None], projected(ghat, u)
+            if batch.precision == "tf32":
+                left, right = round_to_tf32(left), round_to_tf32(right)
+            sums.add_cross(left, right)
+    curvature = sums.curvature(scale / 2)  # s = 4 sigma(a) sigma(-a): the 1/4 is in the half of the scale
     return curvature / len(target) if normalise == "paper" else curvature
 
 
-class _Anchors(NamedTuple):
-    """Each row's most probable target, taken out of its sums (see the module's docstring)."""
-
-    logit: Tensor  # [n]
-    target: Tensor  # [n]
-    log_total: Tensor | None = None  # [n] log sum_k m_k exp(logit_k), where it is known beforehand
-
-
-def _rest_moments(
+def _moments(
     batch: ContrastBatch,
     ghat: Tensor,  # [n, d]
     weight: Tensor,  # [n]
     scale: float,
-    column_sums: Tensor,  # [K]
-) -> tuple[_Anchors, Tensor, Tensor, Tensor]:  # [n], [n, d], [n, d]
-    """Moments of the softmax without its anchors: mass e_i, sum pi_k h_k and sum pi_k logit_k h_k over k != a.
-
-    Adds `sum_i w_i pi_ik` (again without the anchors) to `column_sums`.
-    """
-    anchors, mass = [], ghat.new_zeros(len(ghat))
-    moments = ghat.new_zeros(2, *ghat.shape)  # of pi * logit, of pi
-    for rows in batch.row_tiles(len(ghat)):
-        known = None if batch.single_tile and batch.log_copies is None else _online_anchors(batch, ghat[rows], scale)
-        for columns, hhat, tiles in batch.column_tiles(ghat[rows] * scale):
-            logit, pi = tiles
-            anchor = known or _Anchors(*logit.max(dim=1))
-            if anchor.log_total is None:
-                torch.softmax(logit, dim=1, out=pi)
-            else:
-                torch.sub(logit, anchor.log_total[:, None], out=pi)
-                _count_copies(pi, batch, columns).exp_()
-            if batch.single_tile:
-                pi.scatter_(1, anchor.target[:, None], 0)
-            else:
-                _take_out(anchor.target, pi, columns)
-            mass[rows] += pi.sum(dim=1)
-            column_sums[columns] += (weight[rows] @ pi).double()
-            logit.mul_(pi)
-            moments[:, rows] += batch.product(tiles.flatten(0, 1), hhat).view(2, len(pi), -1)
-        anchors.append(anchor)
-    merged = _Anchors(torch.cat([a.logit for a in anchors]), torch.cat([a.target for a in anchors]))
-    return merged, mass, moments[1], moments[0]
-
-
-def _online_anchors(batch: ContrastBatch, ghat: Tensor, scale: float) -> _Anchors:
-    """The anchors when targets have copies or do not fit one tile: a pass of its own, rescaled as the anchor moves."""
-    best = ghat.new_full((len(ghat),), -math.inf)
-    target = torch.zeros(len(ghat), dtype=torch.long, device=ghat.device)
-    total, anchor_logit = torch.zeros_like(best), torch.zeros_like(best)
-    for columns, _, (logit, share) in batch.column_tiles(ghat * scale):
-        tile_best, where = _count_copies(share.copy_(logit), batch, columns).max(dim=1)
-        tile_total = share.sub_(tile_best[:, None]).exp_().sum(dim=1)
-        wins = tile_best > best
-        target = torch.where(wins, where + columns.start, target)
-        anchor_logit = torch.where(wins, logit.gather(1, where[:, None])[:, 0], anchor_logit)
-        new_best = torch.maximum(best, tile_best)
-        total = total * torch.exp(best - new_best) + tile_total * torch.exp(tile_best - new_best)
-        best = new_best
-    return _Anchors(anchor_logit, target, best + total.log())
-
-
-def _count_copies(logit: Tensor, batch: ContrastBatch, columns: slice) -> Tensor:
-    """Add log m_k to logits [n, k], in place: a target with m_k copies is m_k times as probable."""
-    return logit if batch.log_copies is None else logit.add_(batch.log_copies[columns])
-
-
-def _take_out(anchor: Tensor, pi: Tensor, columns: slice) -> None:
-    """Zero each row's anchor in a tile of probabilities [n, k], where it lies among the tile's columns."""
-    inside = (anchor >= columns.start) & (anchor < columns.stop)
-    local = (anchor - columns.start).clamp(0, pi.shape[1] - 1)[:, None]
-    pi.scatter_(1, local, pi.gather(1, local).masked_fill(inside[:, None], 0))
+) -> tuple[Anchors, Tensor]:  # [2, n, d]
+    """Each row's anchor a, and over k != a the sums of `share_k (logit_k - logit_a) h_k` and of `share_k h_k`."""
+    left, anchors = ghat * scale, None
+    if not batch.whole:  # a row's total must be known before its share of the column sums: a product more
+        parts = (batch.passes.anchors(tile, columns) for columns, _, tile in batch.column_tiles(left))
+        anchors = reduce(Anchors.merge, parts)
+    moments: Tensor | None = None
+    for columns, hhat, tile in batch.column_tiles(left):
+        anchors, operand = batch.passes.softmax(tile, columns, weight, anchors)
+        product = batch.product(operand.flatten(0, 1), hhat)
+        moments = product if moments is None else moments.add_(product)
+    assert anchors is not None
+    assert moments is not None
+    return anchors, moments.view(2, *ghat.shape)
 
 
 class _Sums:
@@ -197,23 +142,23 @@ class _Sums:
     def __init__(self, batch: ContrastBatch) -> None:
         width, device = batch.width, batch.device
         self.batch = batch
-        self.columns = torch.zeros(batch.target_count, dtype=torch.float64, device=device)
+        self.anchors: list[tuple[Tensor, Tensor]] = []  # targets [n], and what to take off their column sums [n]
         self.cross = torch.zeros(width, width, dtype=torch.float64, device=device)
 
-    def add_cross(self, weight: Tensor, left: Tensor, right: Tensor) -> None:
-        """X += sum_i w_i left_i right_i^T: a product over the block, added up in float64."""
-        self.cross += ((left * weight[:, None]).T @ right).double()
-
-    def add_projection(self, weight: Tensor, ghat: Tensor, u: Tensor) -> None:
-        """What M_i = I - ghat ghat^T takes away: X += sum_i w_i ghat_i (u_i - q_i ghat_i / 2)^T, q_i = ghat_i . u_i."""
-        q = (ghat * u).sum(dim=1)
-        self.add_cross(weight, ghat, u - q[:, None] / 2 * ghat)
+    def add_cross(self, left: Tensor, right: Tensor) -> None:
+        """X += left^T right: a product over the tile's rows, added up in float64."""
+        self.cross += (left.T @ right).double()
 
     def curvature(self, scale: float) -> Tensor:  # [d, d]
+        self.batch.release()
         total = -self.cross
-        for columns in self.batch.spans(self.batch.target_count, self.batch.block):
+        sums = self.batch.passes.column_sums()
+        if self.anchors:  # accumulating index_put sorts, where index_add on a GPU adds in an order of chance
+            targets, masses = (torch.cat(parts) for parts in zip(*self.anchors, strict=True))
+            sums = sums.index_put((targets,), -masses, accumulate=True)
+        for columns in self.batch.spans(self.batch.target_count, self.batch.part):
             hhat = self.batch.targets(columns).double()
-            total += (hhat * self.columns[columns, None] / 2).T @ hhat
+            total += (hhat * sums[columns, None] / 2).T @ hhat
         return (total + total.T) * (scale / self.batch.smallest_norm) ** 2
 
 

@@ -11,7 +11,7 @@ from typing import Literal, Protocol, get_args
 import torch
 from torch import Tensor
 
-from bayesvlm.core.contrast import DEFAULT_MEMORY, PRECISIONS, Precision
+from bayesvlm.core.contrast import PRECISIONS, Precision
 from bayesvlm.core.curvature import infonce_curvature, sigmoid_curvature
 from bayesvlm.core.errors import BayesVLMError, check_choice, check_positive
 from bayesvlm.core.evidence import Evidence, Structure
@@ -60,7 +60,7 @@ class FactorEstimator:
     negatives: int = 32768
     normalise: Normalise = "paper"
     precision: Precision | None = None
-    memory: int = DEFAULT_MEMORY
+    memory: int | None = None
     closed: dict[Tower, KroneckerFactors] = field(default_factory=dict)  # sums over finished contrast batches
     recent: dict[Tower, Tensor] = field(default_factory=dict)  # embeddings [K, d] of the last finished batch
     beside: Beside | None = None

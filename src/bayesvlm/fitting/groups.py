@@ -12,7 +12,7 @@ from itertools import islice
 
 import torch
 
-from bayesvlm.core.contrast import DEFAULT_MEMORY, Precision
+from bayesvlm.core.contrast import Precision
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.estimation import Beside, FactorEstimator, Normalise
 from bayesvlm.core.groups import NAMED, GroupFactors, OpenGroup, Tally
@@ -40,7 +40,7 @@ class FitSettings:
 
     normalise: Normalise = "paper"
     precision: Precision | None = None
-    memory: int = DEFAULT_MEMORY
+    memory: int | None = None
     workers: int | None = None
     beside: bool | None = None
 
