@@ -29,6 +29,9 @@ everything() {
     step 150 benchmarks/curvature.py --device cuda --out "$OUT/curvature-cuda.json"
     step 90 benchmarks/posterior.py --device cuda --out "$OUT/posterior-cuda.json"
     step 120 docs/figures/scaling.py --device cuda --out "$OUT/scaling-cuda.json"
+    if "$PYTHON" -c 'import bayesvlm.cli, bayesvlm.vlm' 2> /dev/null; then  # what it needs beside torch is installed
+        step 500 -m bayesvlm bench --device cuda --out "$OUT/bench-cuda.json" --overwrite
+    fi
     [ "$failed" = 0 ] && echo "all ran"
     return "$failed"
 }
