@@ -220,6 +220,29 @@ def test_a_group_of_which_nothing_can_be_read_adds_nothing(vlm: BayesVLM, tmp_pa
         vlm.copy().fit(lone, 6, workers=0)
 
 
+def test_a_checkpoint_of_other_pairs_or_of_another_model_is_refused(
+    vlm: BayesVLM, sources: dict[str, Path], tmp_path: Path
+) -> None:
+    checkpoint = tmp_path / "fit.safetensors"
+    vlm.copy().fit(opened(sources, "shards"), 20, checkpoint=checkpoint)
+    other = BayesVLM.from_pretrained(save_tiny_clip(tmp_path / "other", seed=1), device="cpu")
+    for model, pairs, options, sentence in (
+        (vlm, opened(sources, "folder"), {}, "belongs to another run: the pairs are others, or their files were"),
+        (other, opened(sources, "shards"), {}, "belongs to another run: the model is another"),
+        (vlm, opened(sources, "shards"), {"limit": 60}, "belongs to another run: limit is None there and 60 here"),
+        (
+            vlm,
+            opened(sources, "shards"),
+            {"shuffle": True},
+            "belongs to another run: shuffled is None there and 0 here",
+        ),
+    ):
+        with pytest.raises(BayesVLMError, match=sentence):
+            model.copy().fit(pairs, 20, checkpoint=checkpoint, **options)  # type: ignore[arg-type]
+    again = vlm.copy().fit(opened(sources, "shards"), 20, checkpoint=checkpoint, workers=2)
+    assert again.provenance["pairs"] == COUNT - len(BROKEN), "how they are decoded is no matter"
+
+
 def test_strict_stops_at_the_first_that_cannot_be_read(vlm: BayesVLM, sources: dict[str, Path]) -> None:
     with pytest.raises(BayesVLMError, match=r"00000\.tar: 000000 is not an image"):
         vlm.copy().fit(PairShards.open(sources["shards"], strict=True), 20, workers=0)
