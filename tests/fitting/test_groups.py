@@ -279,6 +279,18 @@ def test_only_a_few_batches_are_read_ahead(vlm: BayesVLM, tmp_path: Path, monkey
     assert max(ahead) <= 6 * 4
 
 
+def test_an_image_with_several_captions_is_counted_with_each(vlm: BayesVLM, tmp_path: Path) -> None:
+    """By whoever reads it, and by whoever goes on."""
+    write_folder(tmp_path / "pairs", 24, frozenset({1}))
+    rows = (tmp_path / "pairs/captions.csv").read_text()
+    (tmp_path / "pairs/captions.csv").write_text(rows + "000001.png,again\n000002.png,again\n")
+    pairs = [PairFolder.open(tmp_path / "pairs", batch_size=5) for _ in range(2)]
+    for source in pairs:
+        vlm.copy().fit(source, 12, workers=0, checkpoint=tmp_path / "fit.safetensors")
+        assert len(source.skipped) == 2
+        assert list(source.skipped.reasons) == [str(tmp_path / "pairs/000001.png")]
+
+
 def test_names_of_what_cannot_be_read_are_kept_up_to_a_number(
     vlm: BayesVLM, sources: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
