@@ -220,6 +220,29 @@ def test_a_group_of_which_nothing_can_be_read_adds_nothing(vlm: BayesVLM, tmp_pa
         vlm.copy().fit(lone, 6, workers=0)
 
 
+def test_a_checkpoint_of_other_pairs_or_of_another_model_is_refused(
+    vlm: BayesVLM, sources: dict[str, Path], tmp_path: Path
+) -> None:
+    checkpoint = tmp_path / "fit.safetensors"
+    vlm.copy().fit(opened(sources, "shards"), 20, checkpoint=checkpoint)
+    other = BayesVLM.from_pretrained(save_tiny_clip(tmp_path / "other", seed=1), device="cpu")
+    for model, pairs, options, sentence in (
+        (vlm, opened(sources, "folder"), {}, "belongs to another run: the pairs are others, or their files were"),
+        (other, opened(sources, "shards"), {}, "belongs to another run: the model is another"),
+        (vlm, opened(sources, "shards"), {"limit": 60}, "belongs to another run: limit is None there and 60 here"),
+        (
+            vlm,
+            opened(sources, "shards"),
+            {"shuffle": True},
+            "belongs to another run: shuffled is None there and 0 here",
+        ),
+    ):
+        with pytest.raises(BayesVLMError, match=sentence):
+            model.copy().fit(pairs, 20, checkpoint=checkpoint, **options)  # type: ignore[arg-type]
+    again = vlm.copy().fit(opened(sources, "shards"), 20, checkpoint=checkpoint, workers=2)
+    assert again.provenance["pairs"] == COUNT - len(BROKEN), "how they are decoded is no matter"
+
+
 def test_strict_stops_at_the_first_that_cannot_be_read(vlm: BayesVLM, sources: dict[str, Path]) -> None:
     with pytest.raises(BayesVLMError, match=r"00000\.tar: 000000 is not an image"):
         vlm.copy().fit(PairShards.open(sources["shards"], strict=True), 20, workers=0)
@@ -254,6 +277,18 @@ def test_only_a_few_batches_are_read_ahead(vlm: BayesVLM, tmp_path: Path, monkey
         assert group.pairs == pytest.approx(40 * 2 / 3, abs=1)
     assert encoded[-1] == 240
     assert max(ahead) <= 6 * 4
+
+
+def test_an_image_with_several_captions_is_counted_with_each(vlm: BayesVLM, tmp_path: Path) -> None:
+    """By whoever reads it, and by whoever goes on."""
+    write_folder(tmp_path / "pairs", 24, frozenset({1}))
+    rows = (tmp_path / "pairs/captions.csv").read_text()
+    (tmp_path / "pairs/captions.csv").write_text(rows + "000001.png,again\n000002.png,again\n")
+    pairs = [PairFolder.open(tmp_path / "pairs", batch_size=5) for _ in range(2)]
+    for source in pairs:
+        vlm.copy().fit(source, 12, workers=0, checkpoint=tmp_path / "fit.safetensors")
+        assert len(source.skipped) == 2
+        assert list(source.skipped.reasons) == [str(tmp_path / "pairs/000001.png")]
 
 
 def test_names_of_what_cannot_be_read_are_kept_up_to_a_number(

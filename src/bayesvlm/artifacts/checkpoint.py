@@ -17,7 +17,12 @@ from bayesvlm.core.estimation import TOWERS, Tower
 from bayesvlm.core.factors import KroneckerFactors
 from bayesvlm.core.groups import GroupSums, OpenGroup, Tally
 
-_HASHES = ("pairs", "fingerprint", "weights")  # what says little to a person, and follows from other settings
+_HASHES = {
+    "fingerprint": "the pairs are others, or their files were changed since (another fingerprint)",
+    "pairs": "the pairs are others, or their files were changed since",
+    "weights": "the model is another",
+}
+"""What a person is told where a hash differs."""
 
 
 def save_checkpoint(path: Path, run: Mapping[str, Any], sums: GroupSums, opened: OpenGroup | None = None) -> None:
@@ -92,7 +97,8 @@ def _check_same_run(path: Path, saved: Mapping[str, Any], wanted: Mapping[str, A
     differing = [name for name in sorted(saved.keys() | wanted.keys()) if saved.get(name) != wanted.get(name)]
     if differing:
         name = next((name for name in differing if name not in _HASHES), differing[0])
+        told = _HASHES.get(name, f"{name} is {saved.get(name)!r} there and {wanted.get(name)!r} here")
         raise BayesVLMError(
-            f"{path} belongs to another run: {name} is {saved.get(name)!r} there and {wanted.get(name)!r} here; "
-            "delete the file to start afresh, or use the settings it was made with."
+            f"{path} belongs to another run: {told}; delete the file to start afresh, or use the settings it was made "
+            "with."
         )

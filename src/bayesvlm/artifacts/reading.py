@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.core.shuffling import shuffled_order
+from bayesvlm.core.shuffling import kept_order
 
 _SHOWN = 5  # of what overlaps, by name
 _ADVICE = "their pairs would count twice: leave one out, or fit disjoint shares (bayesvlm fit --shard i/n)."
@@ -175,9 +174,6 @@ class _Plan:
         return f"{len(left)} of its {self.total} groups"
 
 
-_order = lru_cache(maxsize=2)(shuffled_order)  # shares of one list have one order
-
-
 def _rows(record: Mapping[str, Any]) -> Iterator[tuple[str, str, NDArray[np.bool_]]]:
     """(fingerprint, title, which rows were read) of every list of a record."""
     lists = record.get("lists", ())
@@ -187,7 +183,7 @@ def _rows(record: Mapping[str, Any]) -> Iterator[tuple[str, str, NDArray[np.bool
         places[start:stop] = True
     if record["shuffled"] is not None:
         read = np.zeros(total, dtype=bool)
-        read[_order(total, record["shuffled"])[places]] = True
+        read[kept_order(total, record["shuffled"])[places]] = True
         places = read
     for title, fingerprint, size in lists:
         yield fingerprint, title, places[:size]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,3 +14,11 @@ def shuffled_order(count: int, *seed: int) -> NDArray[np.int64]:  # [count]
     Raw numbers of a bit generator, which numpy promises never to change, are sorted.
     """
     return np.argsort(np.random.Philox(np.random.SeedSequence(seed)).random_raw(count), kind="stable")
+
+
+@lru_cache(maxsize=2)
+def kept_order(count: int, seed: int) -> NDArray[np.int64]:  # [count]
+    """The same, of a list that is asked for again and again: by every group of a plan, by every share of one."""
+    order = shuffled_order(count, seed)
+    order.setflags(write=False)
+    return order

@@ -138,8 +138,8 @@ class SkippedImages:
         self.reasons[name] = str(error)
 
     def count(self, name: str, error: BayesVLMError, most: int) -> None:
-        """The same in memory that does not grow: beyond so many names they are counted only."""
-        if len(self.reasons) < most or name in self.reasons:
+        """The same in memory that does not grow: beyond so many names, or of one name, others are counted only."""
+        if len(self.reasons) < most and name not in self.reasons:
             self.note(name, error)
         else:
             self.more += 1

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from bayesvlm.core.errors import BayesVLMError, check_count
-from bayesvlm.core.shuffling import shuffled_order
+from bayesvlm.core.shuffling import kept_order, shuffled_order
 from bayesvlm.data.pairs.batches import ListedPairs, Pair, PairSet
 from bayesvlm.data.pairs.shard_files import PASSED, ShardIdentity, count_samples, read_shard, read_shuffled
 from bayesvlm.data.pairs.shards import PairShards
@@ -194,7 +194,7 @@ class RowPlan(PairPlan):
     def stored(self, group: Group, start: int = 0) -> Iterator[Pair]:
         places = range(group.start + start, group.stop)
         if self.seed is not None:
-            order = shuffled_order(self.source.size, self.seed)
+            order = kept_order(self.source.size, self.seed)
             return (self.source.pair(int(order[place])) for place in places)
         return map(self.source.pair, places)
 
