@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -105,6 +106,21 @@ def test_a_process_that_dies_each_time_is_said_in_a_sentence_and_other_failures_
         raise ray.exceptions.GetTimeoutError("a bug of ours")
     with pytest.raises(ZeroDivisionError), on_workers():
         raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [("127.0.0.1:1", "refused"), ("nonsense", "expected auto, or a host and a port"), ("a:b", "expected auto")],
+)
+def test_an_address_where_no_cluster_is_is_refused_at_once(address: str, why: str) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed")
+    begun = time.monotonic()
+    with (
+        pytest.raises(BayesVLMError, match=rf"no Ray cluster .* at --address {address} \(.*{why}.*`ray start --head`"),
+        cluster(RayOptions(address=address)),
+    ):
+        pytest.fail("connected")
+    assert time.monotonic() - begun < 60
 
 
 def test_nothing_imports_ray_before_it_is_asked_for() -> None:

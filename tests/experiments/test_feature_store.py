@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -243,16 +244,16 @@ def test_an_interrupted_run_goes_on(
     whole = FeatureStore(vlm).images(data)
     calls.clear()
 
-    def interrupted(self: FeatureStore, *given: Any) -> object:
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return kept(self, *given)
+    store = FeatureStore(vlm, cache)
+    stream = store.stream
 
-    kept = FeatureStore._encode
-    monkeypatch.setattr(FeatureStore, "_encode", interrupted)
+    def interrupted(*given: Any, **options: Any) -> Iterator[Any]:
+        yield from islice(stream(*given, **options), 2)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(store, "stream", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        FeatureStore(vlm, cache).images(data)
-    monkeypatch.setattr(FeatureStore, "_encode", kept)
+        store.images(data)
     assert calls == [2, 2]
     found = FeatureStore(vlm, cache).images(data)
     assert calls == [2, 2, 2, 2]

@@ -51,6 +51,7 @@ EXTRAS = {  # what needs an extra -> the extra
     "from bayesvlm.serving import BayesianZeroShotClassifier": "sklearn",
     "from bayesvlm.serving import load_exported; load_exported('model.onnx')": "onnx",
     "from bayesvlm.serving.export import export_paths; export_paths('model.onnx')": "onnx",
+    "from bayesvlm.engine import RayOptions, cluster; cluster(RayOptions()).__enter__()": "ray",
 }
 
 

@@ -17,17 +17,21 @@ Engine = Annotated[
 Address = Annotated[
     str | None,
     typer.Option(
-        help="Of a running Ray cluster; auto is the one this machine belongs to. [default: $RAY_ADDRESS, else Ray on "
-        "this machine alone, for as long as the command runs]"
+        "--address",
+        help="Where a Ray cluster runs; auto is the one this machine belongs to. [default: $RAY_ADDRESS, else Ray is "
+        "started on this machine alone]",
     ),
 ]
-Actors = Annotated[int | None, typer.Option(help="Processes that hold the model. [default: as many as fit]")]
+Actors = Annotated[
+    int | None, typer.Option("--actors", help="Processes that hold the model. [default: as many as fit]")
+]
 GpusPerActor = Annotated[
-    float | None, typer.Option("--gpus-per-actor", help="[default: 1 where the cluster has GPUs, else 0]")
+    float | None,
+    typer.Option("--gpus-per-actor", help="GPUs of each of them. [default: 1 where the cluster has GPUs, else 0]"),
 ]
 CpusPerActor = Annotated[
     float | None,
-    typer.Option("--cpus-per-actor", help="[default: 0.5, or 4 on many cores without GPUs; the rest decodes]"),
+    typer.Option("--cpus-per-actor", help="CPUs of each; the rest decodes. [default: 0.5; 4 on 8 cores without GPUs]"),
 ]
 
 

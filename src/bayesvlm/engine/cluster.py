@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import signal
+import socket
 import sys
 import threading
 import time
@@ -24,6 +25,7 @@ _MANY_CORES = 8  # on a node without GPUs, from which on an actor has several
 _SEVERAL = 4.0
 _BATCHES_AHEAD = 16  # of ready pixels that wait for one actor at most
 _TRIES = 20  # of work whose process dies each time: nodes may be lost as often, work that no process survives ends
+_PATIENCE = 10  # seconds, for the machine at an address to answer
 _ROUNDING = 1e-9
 
 
@@ -237,6 +239,7 @@ def _connect(ray: Any, address: str | None) -> None:
     place = address or os.environ.get("RAY_ADDRESS") or "local"
     own = {"include_dashboard": False} if place == "local" else {}
     try:
+        _knock(place)
         with _muted(), _sigterm_kept():
             ray.init(address=place, log_to_driver=False, logging_level=logging.ERROR, **own)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
@@ -249,6 +252,16 @@ def _connect(ray: Any, address: str | None) -> None:
             f"There is no Ray cluster to be had at --address {place} ({first_line(error)}); start one with "
             "`ray start --head`, or leave --address out to use this machine alone."
         ) from error
+
+
+def _knock(address: str) -> None:
+    """Refuse an address where nobody listens: Ray would try for minutes."""
+    if address in ("auto", "local"):
+        return
+    host, _, port = address.rpartition("//")[2].rpartition(":")
+    if not host or not port.isdecimal():
+        raise ValueError("expected auto, or a host and a port such as 10.0.0.1:6379")
+    socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE).close()
 
 
 def _session_folder() -> str:

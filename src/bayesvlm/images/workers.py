@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import torch
 from PIL import Image, ImageFile
@@ -47,6 +47,7 @@ _ENDED = (
 )
 
 
+@runtime_checkable
 class Pool(Protocol):
     """Processes elsewhere that do the work of worker processes."""
 
@@ -66,7 +67,7 @@ Workers = int | Pool
 
 def in_other_processes(workers: Workers) -> bool:
     """Whether inputs are sent to another process."""
-    return not isinstance(workers, int) or workers > 0
+    return isinstance(workers, Pool) or workers > 0
 
 
 def choose_workers(count: int | None, batch_bytes: int) -> int:
@@ -118,7 +119,7 @@ def in_order(
     Raises:
         BayesVLMError: when a worker process ends before its work does.
     """
-    if not isinstance(workers, int):
+    if isinstance(workers, Pool):
         yield from workers.in_order(batches, prepare, collate, pin)
     elif check_count("workers", workers, least=0):
         yield from _by_processes(batches, _Preparation(prepare, collate), workers, pin)

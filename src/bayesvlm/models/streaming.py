@@ -19,7 +19,7 @@ from bayesvlm.core.errors import BayesVLMError, check_count, first_line
 from bayesvlm.core.features import Features
 from bayesvlm.images.decoding import PIXEL_VALUES, ImageInputs, ImageLike, Readable, as_inputs, read_stream, to_rgb
 from bayesvlm.images.files import Stored
-from bayesvlm.images.workers import Item, Workers, choose_workers, in_order, in_other_processes
+from bayesvlm.images.workers import Item, Pool, Workers, choose_workers, in_order, in_other_processes
 from bayesvlm.models.preprocessing import PixelTensors, Preprocessor
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def stream_pixels(
         pin: put the pixels where a GPU can fetch them by itself.
     """
     check_count("batch_size", batch_size)
-    if isinstance(workers, int):
+    if workers is not None and not isinstance(workers, Pool):
         check_count("workers", workers, least=0)
     given = as_inputs(inputs)
     remaining = iter(given)
