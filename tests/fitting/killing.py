@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, Self
@@ -70,6 +71,7 @@ class Command:
     def __init__(self, fits: Fits, pid: int, log: Path) -> None:
         self._fits, self.pid, self._log = fits, pid, log
         self.code: int | None = None
+        self.begun: list[int] = []
 
     def wait(self, stopped: bool = False) -> int:
         """Its exit status, or minus the signal it ended by; with `stopped`, until it is stopped."""
@@ -78,8 +80,20 @@ class Command:
 
     def kill(self) -> None:
         """End it as a lack of memory does."""
+        self.begun = self._descendants()
         os.kill(self.pid, signal.SIGKILL)
         self.wait()
+
+    def outlived(self) -> list[int]:
+        """Processes that it had begun and that are still there a moment after it was killed."""
+        deadline = time.monotonic() + 10
+        while (left := [pid for pid in self.begun if _alive(pid)]) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return left
+
+    def _descendants(self) -> list[int]:
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children")
+        return [int(pid) for pid in children.read_text().split()] if children.exists() else []
 
     @property
     def said(self) -> str:
@@ -90,6 +104,13 @@ class Command:
     def events(self) -> list[str]:
         """What it did, as far as it came."""
         return Path(f"{self._log}.events").read_text().split("\n")[:-1]
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
 
 
 # In the process that forks --------------------------------------------------------------------------------------------

@@ -135,3 +135,21 @@ def test_a_full_disk_loses_nothing(
     assert again.code == 0, again.said
     assert "going on from" in again.said
     assert (out / TENSORS).read_bytes() == whole[0]
+
+
+def test_killed_from_outside_while_other_processes_decode(
+    fits: Fits, fit: tuple[object, ...], whole: tuple[bytes, list[str]], place: Path
+) -> None:
+    out, generator, workers = place / "outside", random.Random(SEED), 0
+    command = (*fit, "--workers", 2, "--out", out)
+    for _ in range(3):
+        running = fits.begin(*command, stop=generator.randrange(2, 12))
+        running.wait(stopped=True)
+        running.kill()
+        assert running.code == -9
+        workers += len(running.begun)
+        assert running.outlived() == [], "its workers end with it"
+    assert workers > 0
+    final = fits.run(*command)
+    assert final.code == 0, final.said
+    assert (out / TENSORS).read_bytes() == whole[0]

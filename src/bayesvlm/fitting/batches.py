@@ -15,6 +15,7 @@ from torch import Tensor
 
 from bayesvlm.artifacts.checkpoint import restore_checkpoint, save_checkpoint
 from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.core.estimation import FactorEstimator
 from bayesvlm.core.features import Features
 from bayesvlm.core.groups import GroupFactors, GroupSums, OpenGroup, Tally
 from bayesvlm.fitting.groups import FitSettings
@@ -57,10 +58,11 @@ def sum_batches(
     opened = restore_checkpoint(checkpoint, run)[1] if checkpoint else None
     done = 0 if opened is None else opened.position
     ledger, stages = _Ledger(), Stages()
-    note: Callable[[], str] = lambda: str(stages)  # noqa: E731
     with (
         settings.aside(vlm.device) as beside,
-        progress_bar("estimating the posterior", total=total, unit="pairs", show=progress, note=note) as advance,
+        progress_bar(
+            "estimating the posterior", total=total, unit="pairs", show=progress, note=stages.__str__
+        ) as advance,
     ):
         estimator = settings.estimator(vlm, negatives, beside, opened)
         batches = _pieces(_checked(pairs), negatives, limit)
@@ -98,12 +100,15 @@ def sum_batches(
     return GroupSums().add(GroupFactors(0, factors, Tally(ledger.pairs, seconds=stages.taken())))
 
 
-def _kept(checkpoint: Path, run: Mapping[str, Any], estimator: Any, ledger: _Ledger) -> Callable[[], None]:
-    """Writes the state at this moment, once the sums hold it."""
-    position, digest, recent = ledger.pairs, ledger.digest(), estimator
-    return lambda: save_checkpoint(
-        checkpoint, run, GroupSums(), OpenGroup(0, position, dict(recent.closed), recent.recent, digest=digest)
-    )
+def _kept(checkpoint: Path, run: Mapping[str, Any], estimator: FactorEstimator, ledger: _Ledger) -> Callable[[], None]:
+    """Writes the state after the pairs seen so far, once the sums hold them."""
+    position, digest = ledger.pairs, ledger.digest()
+
+    def write() -> None:
+        state = OpenGroup(0, position, dict(estimator.closed), estimator.recent, digest=digest)
+        save_checkpoint(checkpoint, run, GroupSums(), state)
+
+    return write
 
 
 def _checked(pairs: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
@@ -117,9 +117,10 @@ def factors_of_groups(
     stages = stages or Stages()
     encoder = vlm.encoder("images")
     marks: deque[_Mark] = deque()
+    first = 0 if opened is None else opened.position
 
     def batches() -> Iterator[list[Pair]]:
-        position = 0 if opened is None else opened.position
+        position = first
         for group in groups:
             for batch, mark in _batches(plan, group, position):
                 marks.append(mark)
@@ -130,6 +131,7 @@ def factors_of_groups(
     if workers is None:
         workers = choose_workers(plan.size, plan.batch_size * encoder.preprocessor.bytes)
     cuda = vlm.device.type == "cuda"
+    texts_beside = cuda if settings.beside is None else settings.beside
     with (
         closing(_read_ahead(batches())) as read,
         closing(stream_pixel_batches(encoder.preprocessor, read, workers=workers, label="pairs", pin=cuda)) as pixels,
@@ -137,6 +139,7 @@ def factors_of_groups(
         ThreadPoolExecutor(1) as tokenising,
     ):
         current: _Current | None = None
+        begun = stages.taken()
         while True:
             with stages(WAITING):
                 batch = next(pixels, None)
@@ -145,15 +148,14 @@ def factors_of_groups(
             mark = marks.popleft()
             if current is None:
                 estimator = settings.estimator(vlm, plan.negatives, beside, opened)
-                current = _Current(estimator, mark.group.index, stages, Tally() if opened is None else opened.tally)
+                tally = Tally() if opened is None else opened.tally
+                current = _Current(estimator, mark.group.index, tally, stages, begun)
                 opened = None
             current.note(batch, plan.source.skipped)
             if batch.pixels is not None:
                 captions = [batch.input(place).text for place in batch.places]
                 encode_texts = partial(vlm.text_features, captions, progress=False)
-                aside = (
-                    tokenising.submit(encode_texts) if (cuda if settings.beside is None else settings.beside) else None
-                )
+                aside = tokenising.submit(encode_texts) if texts_beside else None
                 with stages(IMAGES):
                     images = encoder.encode_pixels(batch.pixels)
                 with stages(TEXTS):
@@ -161,8 +163,8 @@ def factors_of_groups(
                 with stages(CURVATURE):
                     current.estimator.add(images, texts)
             if mark.ends:
-                yield current.finished()
-                current = None
+                finished, current, begun = current.finished(), None, stages.taken()
+                yield finished
             elif mark.closes:
                 current.close(mark.position, keep)
             if advance is not None:
@@ -212,19 +214,16 @@ class _Current:
 
     estimator: FactorEstimator
     index: int
-    stages: Stages
     tally: Tally
-    begun: dict[str, float] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.begun = self.stages.taken()
+    stages: Stages
+    begun: Mapping[str, float]  # what the stages had taken before
 
     def note(self, batch: PixelBatch, skipped: SkippedImages) -> None:
         """Count the pairs of a batch, and those that could not be read."""
-        reasons = {batch.input(place).name: reason for place, reason in batch.unreadable.items()}
-        for name, reason in reasons.items():
+        named = [(batch.input(place).name, reason) for place, reason in batch.unreadable.items()]
+        for name, reason in named:
             skipped.count(name, BayesVLMError(reason), NAMED)
-        self.tally += Tally(batch.seen, len(batch.unreadable), reasons)
+        self.tally += Tally(batch.seen, len(named), dict(named))
 
     def close(self, position: int, keep: Callable[[OpenGroup], None] | None) -> None:
         """End a contrast batch, and have the state after it kept."""

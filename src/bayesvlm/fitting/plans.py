@@ -16,7 +16,7 @@ from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.groups import NAMED, GroupSums, OpenGroup, Tally
 from bayesvlm.data.pairs.plan import PairPlan
 from bayesvlm.fitting.groups import FitSettings, factors_of_groups
-from bayesvlm.fitting.stages import Stages, shares
+from bayesvlm.fitting.stages import CHECKPOINT, Stages, shares
 from bayesvlm.plain import PlainVLM
 from bayesvlm.progress import duration, progress_bar
 
@@ -93,7 +93,8 @@ def sum_groups(
             for number, group in enumerate(found, start=1):
                 sums = sums.add(group)
                 if checkpoint is not None and sums.pairs:
-                    save_checkpoint(checkpoint, run, sums)
+                    with stages(CHECKPOINT):
+                        save_checkpoint(checkpoint, run, sums)
                 read += group.tally.read
                 now = time.perf_counter()
                 if not advance.shown and number < len(left) and now - said > _EVERY:
