@@ -250,7 +250,8 @@ def _connect(ray: Any, address: str | None) -> None:
             ) from error
         raise BayesVLMError(
             f"There is no Ray cluster to be had at --address {place} ({first_line(error)}); start one with "
-            "`ray start --head`, or leave --address out to use this machine alone."
+            "`ray start --head`, set RAY_AUTH_MODE=token where it asks for a token, or leave --address out to use this "
+            "machine alone."
         ) from error
 
 
