@@ -90,6 +90,8 @@ def sizes(options: Any, figures: dict[str, Any], precisions: list[Precision], fo
     runs = dict(ours)
     runs["per sample"] = lambda: per_sample(source[:slow_rows], target)
     runs |= {f"{kind}, products": products_alone(source, target, kind) for kind in precisions}
+    if "tf32" in precisions:
+        runs["tf32, products of float32 operands"] = products_alone(source, target, "tf32", halves=False)
     seconds = median_seconds(runs, device, 9 if cuda else 3)
     runs.clear()  # and the tiles that the products keep
     errors: dict[str, list[float]] = {name: [] for name in (*ours, "per sample")}
@@ -107,6 +109,10 @@ def sizes(options: Any, figures: dict[str, Any], precisions: list[Precision], fo
     figures["per_sample"] = {"milliseconds_per_row": 1e3 * slow, "relative_error": errors["per sample"]}
     figures["sigmoid_peak_extra_mib"] = peaks["sigmoid"]
     print(f"per sample, float32: {1e3 * slow:.4g} ms per row, relative error {errors['per sample'][0]:.1e}")
+    if "tf32" in precisions:
+        wide = 1e3 * seconds["tf32, products of float32 operands"]
+        figures["products"]["tf32, float32 operands"] = {"milliseconds": wide}
+        print(f"tf32: the three products alone, their operands in float32 {wide:.4g} ms")
     for kind in precisions:
         alone = 1e3 * seconds[f"{kind}, products"]
         figures["products"][kind] = {"milliseconds": alone}

@@ -48,16 +48,19 @@ def emulated_tf32(cut: bool = False) -> Iterator[None]:
         yield
 
 
-def products_alone(source: Tensor, target: Tensor, precision: Precision, ways: int | None = None) -> Any:
+def products_alone(
+    source: Tensor, target: Tensor, precision: Precision, ways: int | None = None, halves: bool = True
+) -> Any:
     """A call that does only what a curvature's three products do, in the same tiles, on noise.
 
     Args:
         source, target, precision: as of `infonce_curvature`.
+        halves: tf32's ten bits are read from half precision, as they are at the scale of CLIP; else from float32.
         ways: parts into which the second product's long sum over K is cut by hand, to keep more of a GPU busy than its
             [2n, d] result has blocks; None leaves that to the library. K must be a multiple; not for bf16.
     """
-    batch = ContrastBatch(source, target, precision, None, merged=True)
-    batch._workspace.view(batch.dtype).normal_()
+    batch = ContrastBatch(source, target, precision, None, merged=True, halves=halves)
+    batch._workspace.view(batch.passes.operand).normal_()
     rows = [ghat for ghat, _ in batch.row_tiles()]
 
     def run() -> None:

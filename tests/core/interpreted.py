@@ -33,10 +33,12 @@ def tile_of(logit: Tensor, operand: torch.dtype = torch.float32) -> Tile:
     return Tile(both[0, :, :columns], both.to(operand)[:, :, :columns])
 
 
-def fused(columns: int, precision: str = "float32", log_copies: Tensor | None = None) -> Passes:
+def fused(
+    columns: int, precision: str = "float32", log_copies: Tensor | None = None, halves: bool = False
+) -> Passes:
     from bayesvlm.core.kernels import FusedPasses  # here: who collects this file without the interpreter must not
 
-    return FusedPasses(columns, CPU, precision, log_copies)
+    return FusedPasses(columns, CPU, precision, log_copies, halves)
 
 
 def logits(rows: int, columns: int, kind: str) -> Tensor:
@@ -86,6 +88,36 @@ def test_a_tiny_mass_keeps_its_digits() -> None:
         assert float(found.rest[0]) == pytest.approx(exact, rel=1e-5)
 
 
+@pytest.mark.parametrize("gap", [0.5, 20.0, 60.0, 75.0])
+@pytest.mark.parametrize("shape", [(9, 1), (70, 300), (2, 4100)], ids=str)
+def test_half_precision_keeps_ten_bits_of_any_share(shape: tuple[int, int], gap: float) -> None:
+    """From a flat softmax to one whose rest is 1e-33: moments in units of the row's own rest, to the bits of tf32.
+
+    The operand itself is in powers of two of nobody's concern: what `crossed` makes of its moments is compared.
+    """
+    values = normal(*shape, seed=2).float()
+    values[:, 0] = values.max(dim=1).values + gap
+    weight, width = normal(shape[0], seed=3).float().abs(), 16
+    hhat, ghat = normal(shape[1], width, seed=4).float(), normal(shape[0], width, seed=5).float()
+    rights = []
+    for passes in (fused(shape[1], "tf32", halves=True), PlainPasses(shape[1], torch.float64, CPU, "float64", None)):
+        exact = isinstance(passes, PlainPasses)
+        kind = torch.float64 if exact else torch.float32
+        both = torch.stack([values.to(kind)] * 2)
+        tile = Tile(both[0], both) if exact else tile_of(values, passes.operand)
+        anchors, operand = passes.softmax(tile, slice(0, shape[1]), weight.to(kind), None)
+        assert bool(torch.isfinite(operand).all())
+        moments = (operand.flatten(0, 1).to(kind) @ hhat.to(kind)).view(2, shape[0], width)
+        h_anchor = hhat[anchors.target].to(kind)
+        left, right = passes.crossed(ghat.to(kind), h_anchor, anchors, weight.to(kind), moments, 20.0)
+        rights.append(torch.cat([left[: shape[0]], right[shape[0] :]]))
+    assert passes.operand == torch.float64
+    if shape[1] > 1:
+        assert_close(rights[0], rights[1], 1e-3)
+    else:
+        assert not bool(rights[0].any())
+
+
 @pytest.mark.parametrize("precision", TOLERANCE)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_sigmoid_pass(shape: tuple[int, int], precision: str) -> None:
@@ -116,9 +148,11 @@ def test_two_launches_give_the_same_bits() -> None:
 def on_kernels(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Curvature through the kernels, on a CPU, tf32 (rounded as a GPU's operands are, products in float32) included."""
 
-    def choose(columns: int, dtype: torch.dtype, device: object, precision: str, log_copies: Tensor | None) -> Passes:
+    def choose(
+        columns: int, dtype: torch.dtype, device: object, precision: str, log_copies: Tensor | None, halves: bool
+    ) -> Passes:
         assert dtype == torch.float32
-        return fused(columns, precision, log_copies)
+        return fused(columns, precision, log_copies, halves)
 
     monkeypatch.setattr(contrast, "passes_for", choose)
     monkeypatch.setattr(contrast, "_resolve_precision", lambda precision, *_: precision or "float32")

@@ -44,7 +44,7 @@ def test_in_the_interpreter() -> None:
 
 
 @needs_triton
-@pytest.mark.parametrize("precision", ["float32", "tf32", "bf16"])
+@pytest.mark.parametrize("precision", ["float32", "tf32", "bf16", "half"])
 @pytest.mark.parametrize("copies", [False, True])
 def test_they_compile_for_a_hopper_gpu(
     precision: str, copies: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -53,16 +53,17 @@ def test_they_compile_for_a_hopper_gpu(
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     from bayesvlm.core import kernels
 
-    operand = "*bf16" if precision == "bf16" else "*fp32"
+    operand = {"bf16": "*bf16", "half": "*fp16"}.get(precision, "*fp32")
     types = {"anchor_target_ptr": "*i64", "slots_ptr": "*fp64", "slope": "fp32", "offset": "fp32", "scale": "fp32"}
     types |= dict.fromkeys(("drift_ptr", "share_ptr", "product_ptr"), operand)
     chosen = {
         "has_copies": copies,
         "operand": precision,
+        "rounded": "tf32" if precision == "half" else precision,
         "lanes": 4096,
-        "block_rows": 64,
-        "step": 8,
-        "block_columns": 256,
+        "block_rows": kernels._ROWS,
+        "step": kernels._STEP,
+        "block_columns": kernels._COLUMNS,
     }
     for kernel in (kernels._anchor_kernel, kernels._softmax_kernel, kernels._crossed_kernel, kernels._sigmoid_kernel):
         listing, resources = compiled(kernel, types, chosen, tmp_path)
@@ -91,7 +92,7 @@ def compiled(kernel: Any, types: dict[str, str], chosen: dict[str, Any], folder:
     }
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=attributes)
     built = triton.compile(
-        source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 8 if "lanes" in constants else 4}
+        source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 16 if "lanes" in constants else 4}
     )
     (folder / "kernel.cubin").write_bytes(built.asm["cubin"])
     command = [triton.knobs.nvidia.cuobjdump.path, "--dump-resource-usage", str(folder / "kernel.cubin")]

@@ -47,10 +47,18 @@ class ContrastBatch:
         memory: bytes, for everything kept here and for what a caller makes of a tile's rows; None is DEFAULT_MEMORY.
         merged: equal targets are kept once, with the logarithm of their number, and all targets are shifted by their
             mean: for losses that only need covariances of targets.
+        halves: what is multiplied stays within the range of half precision, as far as the passes see to it.
     """
 
     def __init__(
-        self, source: Tensor, target: Tensor, precision: Precision | None, memory: int | None, *, merged: bool
+        self,
+        source: Tensor,
+        target: Tensor,
+        precision: Precision | None,
+        memory: int | None,
+        *,
+        merged: bool,
+        halves: bool = False,
     ) -> None:
         self.source, self.target = source, target
         self.source_norm, self.target_norm = _norms(source, "source"), _norms(target, "target")
@@ -77,7 +85,7 @@ class ContrastBatch:
             self._merge_copies(max(1, memory // 4 // (8 * self.width)))
         self.target_count = len(target) if self.distinct is None else len(self.distinct)
         self.smallest_norm = float(self.source_norm.min())
-        passes = passes_for(self.target_count, self.dtype, self.device, self.precision, self.log_copies)
+        passes = passes_for(self.target_count, self.dtype, self.device, self.precision, self.log_copies, halves)
         self.passes: Passes = passes
         self.tiling = tiling(
             len(source),
@@ -96,6 +104,11 @@ class ContrastBatch:
         self._round_kept()
         entries = self.tiling.rows * self.tiling.pitch
         self._workspace = torch.empty(2 * entries * self.dtype.itemsize, dtype=torch.uint8, device=self.device)
+
+    @property
+    def _narrow(self) -> torch.dtype:
+        """Of the operands of large products: 16 bits where a product of those is what `precision` names."""
+        return torch.bfloat16 if self.precision == "bf16" else self.passes.operand
 
     @property
     def whole(self) -> bool:
@@ -122,12 +135,7 @@ class ContrastBatch:
         for columns in self.spans(self.target_count, self.tiling.columns):
             hhat = self.targets(columns)
             tile = self._tile(len(left), len(hhat))
-            if self.precision != "bf16":
-                torch.mm(left, hhat.T, out=tile.logit)
-            elif self.device.type == "cuda":  # bfloat16 in, float32 out
-                torch.mm(left, hhat.T, out_dtype=torch.float32, out=tile.logit)
-            else:
-                tile.logit.copy_(left @ hhat.T)
+            self._multiply(left, hhat.T, tile.logit)
             yield columns, hhat, tile
 
     def targets(self, rows: slice | Tensor) -> Tensor:  # [k, d]
@@ -142,11 +150,8 @@ class ContrastBatch:
         self._workspace = self._workspace.new_empty(0)
 
     def product(self, left: Tensor, right: Tensor) -> Tensor:  # [n, k], [k, d] -> [n, d]
-        if self.precision != "bf16":
-            return left @ right
-        if self.device.type == "cuda":
-            return torch.mm(left.bfloat16(), right, out_dtype=torch.float32)
-        return (left.bfloat16() @ right).to(self.dtype)
+        out = torch.empty(len(left), right.shape[1], dtype=self.dtype, device=self.device)
+        return self._multiply(left.to(right.dtype), right, out)
 
     def rounded(self, operand: Tensor) -> Tensor:
         """An operand as the product will read it, rounded to nearest.
@@ -154,8 +159,8 @@ class ContrastBatch:
         Matrix units of a GPU read ten bits of a float32 operand as tf32 and ignore the rest: what nobody rounds is cut.
         Cosines then are too small by 7e-4 of themselves, which a saturated softmax turns into an error of 3 per cent.
         """
-        if self.precision == "bf16":
-            return operand.bfloat16()
+        if self._narrow != self.dtype:
+            return operand.to(self._narrow)
         return round_to_tf32(operand) if self.precision == "tf32" else operand
 
     @contextmanager
@@ -171,6 +176,16 @@ class ContrastBatch:
             yield
         finally:
             setattr(matmul, setting.name, before)
+
+    def _multiply(self, left: Tensor, right: Tensor, out: Tensor) -> Tensor:
+        """`left right`, both of one type, added up in `out`'s."""
+        if left.dtype == out.dtype:
+            return torch.mm(left, right, out=out)
+        if self.device.type == "cuda":
+            return torch.mm(left, right, out_dtype=out.dtype, out=out)
+        if left.dtype == torch.float16:  # which a processor would add up in half precision, too
+            return torch.mm(left.to(out.dtype), right.to(out.dtype), out=out)
+        return out.copy_(left @ right)
 
     def _tile(self, rows: int, columns: int) -> Tile:
         """Logits [n, k] and what the second product takes [2, n, k]: the same memory, where the types allow it."""
@@ -200,7 +215,7 @@ class ContrastBatch:
         """Shift the kept targets and round them as products read them: the same targets in every formula, then."""
         if self.kept is None:
             return
-        kept = self.kept if self.precision != "bf16" else self.kept.new_empty(self.kept.shape, dtype=torch.bfloat16)
+        kept = self.kept if self._narrow == self.dtype else self.kept.new_empty(self.kept.shape, dtype=self._narrow)
         for rows in self.spans(self.target_count, self.part):
             hhat = self.kept[rows]
             kept[rows] = self.rounded(hhat if self.shift is None else hhat.sub_(self.shift))

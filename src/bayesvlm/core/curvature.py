@@ -63,7 +63,8 @@ def infonce_curvature(
         [d, d] float64, symmetric, the sum over rows, scale^2 included.
     """
     scale = _checked_scale(scale)
-    batch = ContrastBatch(source, target, precision, memory, merged=True)
+    # half precision reaches to 65,504: logits' operands to `scale`, moments to what the passes make of them
+    batch = ContrastBatch(source, target, precision, memory, merged=True, halves=scale < 2**15)
     _check_positives(positives, len(source), len(target))
     sums = _Sums(batch)
     with batch.products():

@@ -5,6 +5,10 @@ each row's anchor and total; another reads them again and writes both operands o
 product takes, while it adds up the columns: two reads and two writes beside the products, where the plain form takes
 about ten. Two accumulators of [rows, 512] float32 do not fit a multiprocessor, which is why the products stay apart.
 
+Half precision has the ten bits of tf32, and matrix units multiply it twice as fast, but its range is small. Shares that
+are counted in a power of two of their row's total fit that range whatever the softmax is: the same rounding, then, at
+half of the time and of the traffic.
+
 Nothing is added up atomically: a block of rows and columns has a slot of its own in float64, and blocks that share one
 run in different launches, so that a result can be had again to the bit.
 """
@@ -19,9 +23,9 @@ from torch import Tensor
 from bayesvlm.core.passes import Anchors, Tile
 
 _LANES = 4096  # columns that a program of the first pass looks at together
-_COLUMNS = 256  # of a block of the second pass
+_COLUMNS = 512  # of a block of the second pass
 _ROWS = 64  # of the same block: one partial column sum for as many rows
-_STEP = 8  # rows of it in registers at a time
+_STEP = 2  # rows of it in registers at a time
 _ANY = ["rows", "columns", "first_column", "slot_pitch"]  # one compilation for all of them
 
 
@@ -74,6 +78,17 @@ def _anchor_kernel(
 
 
 @triton.jit
+def _row_unit(rest):
+    """A power of two: 2^8 over the total of a row without its anchor, rounded down; 2^100 at most.
+
+    No share of the row is over 2^9 then, and none times its distance from the anchor over 65,504: shares whose
+    distance is over 104 are zero in float32.
+    """
+    exponent = (rest.to(tl.int32, bitcast=True) >> 23) & 255
+    return (tl.minimum(262 - exponent, 227) << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def _round(value, operand: tl.constexpr):
     """To the ten bits of tf32, to nearest: the matrix units would cut."""
     if operand == "tf32":
@@ -89,6 +104,7 @@ def _softmax_kernel(
     anchor_logit_ptr,
     anchor_target_ptr,
     anchor_copies_ptr,
+    rest_ptr,
     weight_ptr,
     drift_ptr,
     share_ptr,
@@ -115,7 +131,8 @@ def _softmax_kernel(
         there = row < rows
         anchor = tl.load(anchor_logit_ptr + row, mask=there, other=0.0)
         target = tl.load(anchor_target_ptr + row, mask=there, other=-1).to(tl.int32) - first_column
-        weight = tl.load(weight_ptr + row, mask=there, other=0.0)
+        rest = tl.load(rest_ptr + row, mask=there, other=0.0)
+        weight = tl.load(weight_ptr + row, mask=there, other=0.0) / (1 + rest)
         at = row.to(tl.int64)[:, None] * pitch + column[None, :]
         reached = there[:, None] & (column < pitch)[None, :]
         moved = tl.load(logit_ptr + at, mask=reached, other=0.0) - anchor[:, None]
@@ -126,6 +143,8 @@ def _softmax_kernel(
         counted = there[:, None] & inside[None, :] & (column[None, :] != target[:, None])
         share = tl.where(counted, tl.exp(exponent), 0.0)
         sums += weight[:, None] * share
+        if operand == "half":
+            share *= _row_unit(rest)[:, None]
         tl.store(drift_ptr + at, _round(moved * share, operand).to(drift_ptr.dtype.element_ty), mask=reached)
         tl.store(share_ptr + at, _round(share, operand).to(share_ptr.dtype.element_ty), mask=reached)
     slot = slots_ptr + tl.program_id(1).to(tl.int64) * slot_pitch + first_column + column
@@ -145,6 +164,7 @@ def _crossed_kernel(
     width,
     scale,
     operand: tl.constexpr,
+    rounded: tl.constexpr,
     lanes: tl.constexpr,
 ):
     """A row per program: its two rows of both operands of the product that is taken off."""
@@ -153,17 +173,22 @@ def _crossed_kernel(
     inside = lane < width
     own, other = row * width + lane, (row + rows) * width + lane
     rest, weight = tl.load(rest_ptr + row), tl.load(weight_ptr + row)
-    drift = tl.load(moments_ptr + own, mask=inside, other=0.0) / (1 + rest)
-    mean = tl.load(moments_ptr + other, mask=inside, other=0.0) / (1 + rest)
+    drift = tl.load(moments_ptr + own, mask=inside, other=0.0)
+    mean = tl.load(moments_ptr + other, mask=inside, other=0.0)
+    if operand == "half":  # a power of two: nothing is rounded
+        drift /= _row_unit(rest)
+        mean /= _row_unit(rest)
+    drift /= 1 + rest
+    mean /= 1 + rest
     ghat = tl.load(ghat_ptr + own, mask=inside, other=0.0)
     anchor = tl.load(anchor_ptr + own, mask=inside, other=0.0)
     v = mean - rest / (1 + rest) * anchor
     u = drift / scale - tl.sum(v * ghat, axis=0) * (anchor + v)
     half = tl.sum(ghat * u, axis=0) / 2
-    tl.store(left_ptr + own, _round(weight * v, operand), mask=inside)
-    tl.store(left_ptr + other, _round(weight * ghat, operand), mask=inside)
-    tl.store(right_ptr + own, _round(anchor + v / 2, operand), mask=inside)
-    tl.store(right_ptr + other, _round(u - half * ghat, operand), mask=inside)
+    tl.store(left_ptr + own, _round(weight * v, rounded), mask=inside)
+    tl.store(left_ptr + other, _round(weight * ghat, rounded), mask=inside)
+    tl.store(right_ptr + own, _round(anchor + v / 2, rounded), mask=inside)
+    tl.store(right_ptr + other, _round(u - half * ghat, rounded), mask=inside)
 
 
 @triton.jit(do_not_specialize=_ANY)
@@ -208,11 +233,13 @@ def _sigmoid_kernel(
 class FusedPasses:
     """`bayesvlm.core.passes.Passes` in one launch each: float32 logits in, operands in the product's type out."""
 
-    entry_bytes = 9  # logits and shares in float32, or logits in float32 and both operands in bfloat16; and the slots
+    entry_bytes = 9  # logits and shares in float32, or logits in float32 and both operands in 16 bits; and the slots
 
-    def __init__(self, columns: int, device: torch.device, precision: str, log_copies: Tensor | None) -> None:
-        self.operand = torch.bfloat16 if precision == "bf16" else torch.float32
-        self.precision = precision
+    def __init__(
+        self, columns: int, device: torch.device, precision: str, log_copies: Tensor | None, halves: bool = False
+    ) -> None:
+        self._kind = "half" if halves and precision == "tf32" else precision
+        self.operand = {"bf16": torch.bfloat16, "half": torch.float16}.get(self._kind, torch.float32)
         self.log_copies = log_copies
         self._slots = torch.zeros(0, columns, dtype=torch.float64, device=device)  # column sums by block of rows
 
@@ -233,7 +260,7 @@ class FusedPasses:
                 columns.start,
                 has_copies=self.log_copies is not None,
                 lanes=lanes,
-                num_warps=8 if lanes >= 1024 else 4,
+                num_warps=16 if lanes >= 4096 else 4,
             )
         copies = torch.zeros_like(logit) if self.log_copies is None else self.log_copies[target]
         return Anchors(logit, target, copies, rest)
@@ -249,7 +276,8 @@ class FusedPasses:
                 anchors.logit,
                 anchors.target,
                 anchors.copies,
-                weight / (1 + anchors.rest),
+                anchors.rest,
+                weight,
                 drift,
                 share,
                 self._slots_for(rows),
@@ -259,7 +287,7 @@ class FusedPasses:
                 columns.start,
                 self._slots.stride(0),
                 has_copies=self.log_copies is not None,
-                operand=self.precision,
+                operand=self._kind,
                 block_rows=_ROWS,
                 step=_STEP,
                 block_columns=_COLUMNS,
@@ -285,7 +313,8 @@ class FusedPasses:
                 rows,
                 width,
                 scale,
-                operand=self.precision,
+                operand=self._kind,
+                rounded="tf32" if self._kind in ("tf32", "half") else "float32",
                 lanes=lanes,
                 num_warps=4 if lanes <= 2048 else 8,
             )
@@ -306,7 +335,7 @@ class FusedPasses:
                 tile.logit.stride(0),
                 columns.start,
                 self._slots.stride(0),
-                operand=self.precision,
+                operand=self._kind,
                 block_rows=_ROWS,
                 step=_STEP,
                 block_columns=_COLUMNS,

@@ -96,13 +96,23 @@ class Passes(Protocol):
 
 
 def passes_for(
-    columns: int, dtype: torch.dtype, device: torch.device, precision: str, log_copies: Tensor | None
+    columns: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    precision: str,
+    log_copies: Tensor | None,
+    halves: bool = False,
 ) -> Passes:
-    """Fused in kernels of Triton where that can be (a GPU, float32 arithmetic), the plain form elsewhere."""
+    """Fused in kernels of Triton where that can be (a GPU, float32 arithmetic), the plain form elsewhere.
+
+    Args:
+        columns, dtype, device, precision, log_copies: of the contrast batch.
+        halves: what is multiplied stays within the range of half precision, which then may carry tf32's ten bits.
+    """
     if device.type == "cuda" and dtype == torch.float32 and _fusable(device):
         from bayesvlm.core.kernels import FusedPasses
 
-        return FusedPasses(columns, device, precision, log_copies)
+        return FusedPasses(columns, device, precision, log_copies, halves)
     return PlainPasses(columns, dtype, device, precision, log_copies)
 
 
@@ -129,7 +139,13 @@ class PlainPasses:
     """Passes written in torch: the reference, and what runs where there is no GPU or no Triton."""
 
     def __init__(
-        self, columns: int, dtype: torch.dtype, device: torch.device, precision: str, log_copies: Tensor | None
+        self,
+        columns: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        precision: str,
+        log_copies: Tensor | None,
+        halves: bool = False,  # not used: operands stay as wide as the arithmetic
     ) -> None:
         self.operand = dtype
         self.precision = precision
