@@ -33,9 +33,7 @@ def tile_of(logit: Tensor, operand: torch.dtype = torch.float32) -> Tile:
     return Tile(both[0, :, :columns], both.to(operand)[:, :, :columns])
 
 
-def fused(
-    columns: int, precision: str = "float32", log_copies: Tensor | None = None, halves: bool = False
-) -> Passes:
+def fused(columns: int, precision: str = "float32", log_copies: Tensor | None = None, halves: bool = False) -> Passes:
     from bayesvlm.core.kernels import FusedPasses  # here: who collects this file without the interpreter must not
 
     return FusedPasses(columns, CPU, precision, log_copies, halves)

@@ -22,8 +22,8 @@ def bench(
         list[str] | None,
         typer.Argument(
             metavar="[NAME]...",
-            help="curvature, head, epig, stream, cache, fit; none: all. With --check also a folder or file of results "
-            "to compare with.",
+            help="Any of curvature, head, epig, stream, cache, fit; none: all. With --check also a folder or file of "
+            "results to compare with.",
         ),
     ] = None,
     check: Annotated[

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.core.finite import finite_matrix
 from bayesvlm.core.printing import described
 
 _BESIDE = {"residual": "[N, d]", "log_variance": "[N, d]", "constant": "[N, 1]"}
@@ -47,12 +48,12 @@ class Features:
     __repr__ = described
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "activations", _finite_matrix(self.activations, "activations", "[N, p]"))
+        object.__setattr__(self, "activations", finite_matrix(self.activations, "activations", "[N, p]"))
         for name, shape in _BESIDE.items():
             given = getattr(self, name)
             if given is None:
                 continue
-            object.__setattr__(self, name, matrix := _finite_matrix(given, name, shape))
+            object.__setattr__(self, name, matrix := finite_matrix(given, name, shape))
             if len(matrix) != len(self.activations):
                 raise BayesVLMError(
                     f"Features have {len(self.activations)} rows of activations but {len(matrix)} of {name}; "
@@ -165,24 +166,3 @@ def row_index(index: Index, count: int, device: torch.device) -> slice | Tensor:
 def _own(tensor: Tensor) -> Tensor:
     """The tensor with a storage of its own size."""
     return tensor.clone() if tensor.untyped_storage().nbytes() > tensor.nbytes else tensor
-
-
-def _finite_matrix(value: Any, name: str, shape: str) -> Tensor:
-    try:
-        tensor = torch.as_tensor(value)
-    except (TypeError, ValueError, RuntimeError) as error:
-        reason = f"{type(value).__name__}: {error}".splitlines()[0]
-        raise BayesVLMError(f"{name} must be a floating-point matrix {shape}, got something else ({reason}).") from None
-    if tensor.ndim != 2 or not tensor.is_floating_point():
-        raise BayesVLMError(
-            f"{name} must be a floating-point matrix {shape}, got {tensor.dtype} of shape {list(tensor.shape)}."
-        )
-    finite = torch.isfinite(tensor).all(dim=1)
-    if not bool(finite.all()):
-        rows = torch.nonzero(~finite).flatten().tolist()
-        shown = ", ".join(map(str, rows[:10])) + (", ..." if len(rows) > 10 else "")
-        raise BayesVLMError(
-            f"{name} hold NaN or Inf in {len(rows)} of {len(tensor)} rows ({shown}); "
-            "check those inputs, or run the encoder in a wider dtype than the one that overflowed."
-        )
-    return tensor

@@ -19,7 +19,8 @@ from bayesvlm.core.groups import NAMED, GroupFactors, OpenGroup, Tally
 from bayesvlm.data.pairs.batches import Pair
 from bayesvlm.data.pairs.plan import Group, PairPlan
 from bayesvlm.fitting.beside import ThreadBeside, pays_beside
-from bayesvlm.fitting.stages import CHECKPOINT, CURVATURE, IMAGES, TEXTS, WAITING, Stages
+from bayesvlm.fitting.encoding import encoded_pairs
+from bayesvlm.fitting.stages import CHECKPOINT, CURVATURE, Stages
 from bayesvlm.images.files import SkippedImages
 from bayesvlm.images.workers import Pool, Workers, choose_workers
 from bayesvlm.models.streaming import PixelBatch, stream_pixel_batches
@@ -34,8 +35,8 @@ class FitSettings:
         normalise: of the sigmoid loss: "paper" (divide by the contrast batch) or "sum".
         precision, memory: of the curvature, see `bayesvlm.core.curvature`.
         workers: processes that decode; 0 has threads do it, None chooses.
-        beside: compute the curvature of a contrast batch while the next one is encoded, and encode texts while images
-            are; None does so on a GPU. The factors are the same to the bit.
+        beside: compute the curvature of a contrast batch while the next one is encoded, and begin to encode batches
+            before the last one is there; None does so on a GPU. The factors are the same to the bit.
     """
 
     normalise: Normalise = "paper"
@@ -131,20 +132,16 @@ def factors_of_groups(
     if workers is None:
         workers = choose_workers(plan.size, plan.batch_size * encoder.preprocessor.bytes)
     cuda = vlm.device.type == "cuda"
-    texts_beside = cuda if settings.beside is None else settings.beside
+    ahead = cuda if settings.beside is None else settings.beside
     with (
         closing(_read_ahead(batches())) as read,
         closing(stream_pixel_batches(encoder.preprocessor, read, workers=workers, label="pairs", pin=cuda)) as pixels,
+        closing(encoded_pairs(vlm, pixels, stages, ahead=ahead)) as encoded,
         settings.aside(vlm.device) as beside,
-        ThreadPoolExecutor(1) as tokenising,
     ):
         current: _Current | None = None
         begun = stages.taken()
-        while True:
-            with stages(WAITING):
-                batch = next(pixels, None)
-            if batch is None:
-                return
+        for batch, images, texts in encoded:
             mark = marks.popleft()
             if current is None:
                 estimator = settings.estimator(vlm, plan.negatives, beside, opened)
@@ -152,14 +149,7 @@ def factors_of_groups(
                 current = _Current(estimator, mark.group.index, tally, stages, begun)
                 opened = None
             current.note(batch, plan.source.skipped)
-            if batch.pixels is not None:
-                captions = [batch.input(place).text for place in batch.places]
-                encode_texts = partial(vlm.text_features, captions, progress=False)
-                aside = tokenising.submit(encode_texts) if texts_beside else None
-                with stages(IMAGES):
-                    images = encoder.encode_pixels(batch.pixels)
-                with stages(TEXTS):
-                    texts = encode_texts() if aside is None else aside.result()
+            if images is not None and texts is not None:
                 with stages(CURVATURE):
                     current.estimator.add(images, texts)
             if mark.ends:

@@ -19,8 +19,8 @@ computed beside the image encoder counts as far as it holds the pass up."""
 
 
 class Stages:
-    """Seconds per stage of the work, as one thread sees them: an encoder's features are checked before it goes on, so
-    that a GPU has done its work by then."""
+    """Seconds per stage of the work, as one thread sees them. A GPU is waited for where an encoder's features are
+    checked: those of images are first, so that what the queue still holds counts as images."""
 
     def __init__(self) -> None:
         self._seconds = dict.fromkeys(SHOWN, 0.0)
