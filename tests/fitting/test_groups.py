@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from bayesvlm import BayesVLM, BayesVLMError
+from bayesvlm import BayesVLM, BayesVLMError, Features
 from bayesvlm.core.estimation import TOWERS
 from bayesvlm.core.groups import GroupSums, OpenGroup
 from bayesvlm.data.pairs import PairFolder, PairPlan, PairSet, PairShards
@@ -276,7 +276,7 @@ def test_only_a_few_batches_are_read_ahead(vlm: BayesVLM, tmp_path: Path, monkey
     ):
         assert group.pairs == pytest.approx(40 * 2 / 3, abs=1)
     assert encoded[-1] == 240
-    assert max(ahead) <= 6 * 4
+    assert max(ahead) <= 8 * 4  # five that are read or made ready, and three that wait for their texts
 
 
 def test_an_image_with_several_captions_is_counted_with_each(vlm: BayesVLM, tmp_path: Path) -> None:
@@ -303,3 +303,23 @@ def test_names_of_what_cannot_be_read_are_kept_up_to_a_number(
     assert len(plan.source.skipped.reasons) == 3
     assert f"skipped {len(BROKEN)} that cannot be used" in str(plan.source.skipped)
     assert f"and {len(BROKEN) - 3} more" in str(plan.source.skipped)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_texts_of_some_batches_are_encoded_together_and_none_across_a_contrast_batch(
+    vlm: BayesVLM, tmp_path: Path, ahead: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose images cannot be read have no texts; a contrast batch of 40 is what a run may begin with again."""
+    broken = frozenset([5, *range(16, 20)])
+    plan = PairPlan.of(PairFolder.open(write_folder(tmp_path, 96, broken), batch_size=4), 40)
+    texts: list[int] = []
+    encode = BayesVLM.text_features
+
+    def counted(self: BayesVLM, inputs: list[str], **options: object) -> Features:
+        texts.append(len(inputs))
+        return encode(self, inputs, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(BayesVLM, "text_features", counted)
+    for _ in factors_of_groups(vlm, plan, plan.groups, FitSettings(workers=0, beside=ahead)):
+        pass
+    assert texts == [15, 12, 8, 16, 16, 8, 16]

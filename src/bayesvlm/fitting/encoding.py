@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 
@@ -17,45 +18,67 @@ from bayesvlm.models.streaming import PixelBatch
 from bayesvlm.plain import PlainVLM
 
 _AHEAD = 2  # batches in a GPU's queue beyond the one that is waited for
+_TEXTS = 4  # batches of images whose texts are encoded together: a text is little work, launching it is as much as ever
+
+Of = TypeVar("Of")
 
 
-class EncodedPairs(NamedTuple):
+class EncodedPairs(NamedTuple, Generic[Of]):
     """A batch of pairs after both towers.
 
     Attributes:
+        of: what came with the batch.
         images, texts: rows belong together; None where no image of the batch could be read.
     """
 
     batch: PixelBatch
+    of: Of
     images: Features | None
     texts: Features | None
 
 
 def encoded_pairs(
-    vlm: PlainVLM, batches: Iterator[PixelBatch], stages: Stages, *, ahead: bool
-) -> Generator[EncodedPairs, None, None]:
+    vlm: PlainVLM,
+    batches: Iterator[PixelBatch],
+    of: Callable[[], Of],
+    closes: Callable[[Of], bool],
+    stages: Stages,
+    *,
+    ahead: bool,
+) -> Generator[EncodedPairs[Of], None, None]:
     """Every batch, encoded, in order.
 
     Args:
+        of: asked once for every batch, when it comes, for what is handed on with it.
+        closes: whether the texts of what comes later are not encoded together with those of this batch.
         ahead: begin with the next batches before the features of one are waited for and checked. What is encoded
             together is the same, and so is the result.
     """
     queue = _Queue(vlm, stages)
-    waiting: deque[_Begun] = deque()
+    waiting: deque[_Begun[Of]] = deque()
     while True:
         with stages(WAITING):
             batch = next(batches, None)
         if batch is not None:
-            waiting.append(queue.begin(batch))
-        while waiting and (batch is None or len(waiting) > ahead * _AHEAD):
+            waiting.append(queue.begin(batch, of()))
+        untold = [begun for begun in waiting if begun.texts is None]
+        if untold and (batch is None or len(untold) == _TEXTS or closes(untold[-1].of)):
+            queue.add_texts(untold)
+        while waiting and waiting[0].texts is not None and (batch is None or len(waiting) > ahead * _AHEAD):
             yield queue.finish(waiting.popleft())
         if batch is None:
             return
 
 
-class _Begun(NamedTuple):
-    pairs: EncodedPairs
-    checks: Checks
+@dataclass
+class _Begun(Generic[Of]):
+    """A batch in a GPU's queue; its texts follow, unless it has none."""
+
+    batch: PixelBatch
+    of: Of
+    images: Features | None
+    checks: list[Checks]
+    texts: Sequence[Features] | None = None  # one, or none where no image could be read
 
 
 class _Queue:
@@ -73,27 +96,41 @@ class _Queue:
         if self._cuda:
             self._copies, self._images, self._texts = (_stream(vlm.device) for _ in range(3))
 
-    def begin(self, batch: PixelBatch) -> _Begun:
+    def begin(self, batch: PixelBatch, of: Of) -> _Begun[Of]:
         if batch.pixels is None:
-            return _Begun(EncodedPairs(batch, None, None), Checks())
-        captions = [batch.input(place).text for place in batch.places]
-        with checked_later() as checks:
-            with self._stages(IMAGES):
-                pixels = self._placed(batch.pixels)
-                with self._on("_images"):
-                    images = self._encoder.encode_pixels(pixels)
-            with self._stages(TEXTS), self._on("_texts"):
-                texts = self._vlm.text_features(captions, progress=False)
-        return _Begun(EncodedPairs(batch, images, texts), checks)
+            return _Begun(batch, of, None, [])
+        with checked_later() as checks, self._stages(IMAGES):
+            pixels = self._placed(batch.pixels)
+            with self._on("_images"):
+                images = self._encoder.encode_pixels(pixels)
+        return _Begun(batch, of, images, [checks])
 
-    def finish(self, begun: _Begun) -> EncodedPairs:
+    def add_texts(self, begun: Sequence[_Begun[Of]]) -> None:
+        """Encode the texts of some batches together."""
+        captions = [[each.batch.input(place).text for place in each.batch.places] for each in begun]
+        for each in begun:
+            each.texts = ()
+        if not any(captions):
+            return
+        with checked_later() as checks, self._stages(TEXTS), self._on("_texts"):
+            texts, done = self._vlm.text_features([text for some in captions for text in some], progress=False), 0
+            for each, some in zip(begun, captions, strict=True):
+                if some:
+                    each.texts, done = (texts[done : done + len(some)],), done + len(some)
+                    each.checks.append(checks)
+
+    def finish(self, begun: _Begun[Of]) -> EncodedPairs[Of]:
         with self._stages(IMAGES):
-            begun.checks.made()
-        if self._cuda and begun.pairs.images is not None and begun.pairs.texts is not None:
+            for checks in begun.checks:
+                checks.made()
+        if begun.images is None or not begun.texts:
+            return EncodedPairs(begun.batch, begun.of, None, None)
+        (texts,) = begun.texts
+        if self._cuda:
             current = torch.cuda.current_stream(self._vlm.device)  # which reads what another stream made
-            for tensor in (*begun.pairs.images.tensors().values(), *begun.pairs.texts.tensors().values()):
+            for tensor in (*begun.images.tensors().values(), *texts.tensors().values()):
                 tensor.record_stream(current)
-        return begun.pairs
+        return EncodedPairs(begun.batch, begun.of, begun.images, texts)
 
     def _placed(self, pixels: PixelTensors) -> PixelTensors:
         if not self._cuda:

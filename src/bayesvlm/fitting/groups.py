@@ -136,13 +136,12 @@ def factors_of_groups(
     with (
         closing(_read_ahead(batches())) as read,
         closing(stream_pixel_batches(encoder.preprocessor, read, workers=workers, label="pairs", pin=cuda)) as pixels,
-        closing(encoded_pairs(vlm, pixels, stages, ahead=ahead)) as encoded,
+        closing(encoded_pairs(vlm, pixels, marks.popleft, _Mark.parts, stages, ahead=ahead)) as encoded,
         settings.aside(vlm.device) as beside,
     ):
         current: _Current | None = None
         begun = stages.taken()
-        for batch, images, texts in encoded:
-            mark = marks.popleft()
+        for batch, mark, images, texts in encoded:
             if current is None:
                 estimator = settings.estimator(vlm, plan.negatives, beside, opened)
                 tally = Tally() if opened is None else opened.tally
@@ -182,6 +181,10 @@ class _Mark:
     position: int
     closes: bool = False  # a contrast batch
     ends: bool = False  # the group
+
+    def parts(self) -> bool:
+        """Whether nothing after it may have a part in what is encoded: a run that goes on begins there."""
+        return self.closes or self.ends
 
 
 def _batches(plan: PairPlan, group: Group, position: int) -> Iterator[tuple[list[Pair], _Mark]]:
