@@ -35,7 +35,8 @@ def test_ranks_temperatures_and_tests_equal_those_of_the_cpu() -> None:
     outcomes, uncertainty = Outcomes.of(probs, labels), 1 - probs.max(dim=1).values
     assert aurc(uncertainty.cuda(), outcomes.correct) == pytest.approx(aurc(uncertainty, outcomes.correct), rel=1e-12)
     for detect in (auroc, fpr95):
-        assert detect(uncertainty.cuda(), ~outcomes.correct) == detect(uncertainty, ~outcomes.correct)
+        here = detect(uncertainty, ~outcomes.correct)
+        assert detect(uncertainty.cuda(), ~outcomes.correct) == pytest.approx(here, rel=1e-12)
     logits = probs.log()
     assert fit_temperature(logits.cuda(), labels).value == pytest.approx(
         fit_temperature(logits, labels).value, rel=1e-10

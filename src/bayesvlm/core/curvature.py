@@ -105,9 +105,7 @@ def sigmoid_curvature(
     sums = _Sums(batch)
     with batch.products():
         for ghat, weight in batch.row_tiles():
-            u = torch.zeros_like(ghat)
-            for columns, hhat, tile in batch.column_tiles(ghat):
-                u += batch.product(batch.passes.sigmoid(tile, columns, weight, scale / 2, bias / 2), hhat)
+            u = _sigmoid_moment(batch, ghat, weight, scale, bias)
             left, right = ghat * weight[:, None], projected(ghat, u)
             if batch.precision == "tf32":
                 left, right = round_to_tf32(left), round_to_tf32(right)
@@ -135,6 +133,20 @@ def _moments(
     assert anchors is not None
     assert moments is not None
     return anchors, moments.view(2, *ghat.shape)
+
+
+def _sigmoid_moment(
+    batch: ContrastBatch,
+    ghat: Tensor,  # [n, d]
+    weight: Tensor,  # [n]
+    scale: float,
+    bias: float,
+) -> Tensor:  # [n, d]
+    """Over k the sums of `4 s_ik cosine_ik h_k`. No tile is held beyond this call: its memory is wanted at the end."""
+    moment = torch.zeros_like(ghat)
+    for columns, hhat, tile in batch.column_tiles(ghat):
+        moment += batch.product(batch.passes.sigmoid(tile, columns, weight, scale / 2, bias / 2), hhat)
+    return moment
 
 
 class _Sums:
