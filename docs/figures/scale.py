@@ -61,11 +61,20 @@ class Rates:
         self.fit = median(fit["ways"]["ours"]["pairs_per_second"])
         self.outside = median(fit["ways"]["ours"]["share_outside_the_encoder"])
         self.fit_pairs = fit["sizes"]["pairs"]
+        self.alone = 1 / median(fit["ways"]["ours"]["reference_seconds"])
         self.bytes = fit["facts"]["bytes_stored_per_pair"]
         self.curvature = 1 / (2 * median(cpu["curvature"]["ways"]["float32"]["seconds"]))
         seconds = {precision: way["seconds"][0] for precision, way in gpu["curvature"]["ways"].items()}
         self.gpu_curvature = {precision: 1 / (2 * each) for precision, each in seconds.items()}
         self.gpu_image = 1e3 / model["captured"]["plain"]["median"]  # one image at a time
+        gpu_fit, beside_gpu = gpu["fit"], gpu["stream"]["facts"]
+        self.gpu_images = gpu_fit["facts"]["images_encoded_per_second"]
+        self.gpu_texts = gpu_fit["facts"]["texts_encoded_per_second"]
+        self.gpu_fit = median(gpu_fit["ways"]["ours"]["pairs_per_second"])
+        self.gpu_alone = 1 / median(gpu_fit["ways"]["ours"]["reference_seconds"])
+        self.gpu_fit_pairs = gpu_fit["sizes"]["pairs"]
+        self.gpu_decode = beside_gpu["decoded_per_core_second"]
+        self.gpu_prepare = beside_gpu["made_ready_per_core_second"]
 
     @property
     def reading(self) -> float:
@@ -90,32 +99,37 @@ def rates_table(rates: Rates) -> str:
     cpu = f"{rates.machine['name']}, {rates.cores} cores"
     tf32, float32 = (rates.gpu_curvature[precision] for precision in ("tf32", "float32"))
     return markdown(
-        ["per second", cpu, "one H200"],
+        ["per second", cpu, "one H200 and its 16 cores"],
         [
-            ["decode a JPEG of 256 x 256", number(rates.cores * rates.decode), "by the processor"],
-            ["crop, normalise, to tensors", number(rates.cores * rates.prepare), "by the processor"],
-            ["encode images, ViT-B/32, batches of 64", number(rates.images), "not measured"],
+            ["decode a JPEG of 256 x 256, per core", number(rates.decode), number(rates.gpu_decode)],
+            ["crop, normalise, to tensors, per core", number(rates.prepare), number(rates.gpu_prepare)],
+            ["encode images, ViT-B/32, float32, batches of 64", number(rates.images), number(rates.gpu_images)],
             ["encode images one at a time", "not measured", f"{number(rates.gpu_image)} (CUDA graph)"],
-            ["encode captions of about 25 tokens", number(rates.texts), "not measured"],
+            ["encode captions of about 25 tokens, batches of 64", number(rates.texts), number(rates.gpu_texts)],
+            ["both towers of pairs in memory, one after the other", number(rates.alone), number(rates.gpu_alone)],
             [
                 "curvature of pairs, both towers, K = 32,768",
                 f"{number(rates.curvature)} (float32)",
                 f"{number(tf32)} (tf32), {number(float32)} (float32)",
             ],
-            [f"`bayesvlm fit`, {rates.fit_pairs} pairs in all", number(rates.fit), "not measured"],
+            [
+                f"`bayesvlm fit` of {rates.fit_pairs:,} and {rates.gpu_fit_pairs:,} pairs, everything included",
+                number(rates.fit),
+                number(rates.gpu_fit),
+            ],
         ],
     )
 
 
 def cost_table(rates: Rates) -> str:
-    gpu, columns = rates.gpu_image, [f"{count:.0e}".replace("+", "").replace("e0", "e") for count in PAIRS]
+    gpu, columns = rates.gpu_fit, [f"{count:.0e}".replace("+", "").replace("e0", "e") for count in PAIRS]
     return markdown(
         ["arithmetic, not measured", *(f"{column} pairs" for column in columns)],
         [
             ["one machine of two cores", *(time(count / rates.fit) for count in PAIRS)],
-            ["such machines to be done in a week", *(machines(count / rates.fit) for count in PAIRS)],
-            ["one GPU that encodes one image at a time", *(time(count / gpu) for count in PAIRS)],
-            ["such GPUs to be done in a week", *(machines(count / gpu) for count in PAIRS)],
+            ["such machines, to be done in a week", *(machines(count / rates.fit) for count in PAIRS)],
+            ["one H200", *(time(count / gpu) for count in PAIRS)],
+            ["such GPUs, to be done in a week", *(machines(count / gpu) for count in PAIRS)],
             ["curvature alone on one H200, tf32", *(time(count / rates.gpu_curvature["tf32"]) for count in PAIRS)],
             ["decoding alone, hours of one core", *(number(count / rates.reading / 3600) for count in PAIRS)],
             ["shards to read", *(size(count * rates.bytes) for count in PAIRS)],
