@@ -192,7 +192,8 @@ def _by_processes(
         except (OSError, EOFError) as error:  # a worker that is gone cannot hand over what it had made
             if error in raised:
                 raise
-            raise BayesVLMError(_ENDED) from error
+            # its traceback holds the iterator, and with that workers whose end torch would tell of at any moment later
+            raise BayesVLMError(_ENDED) from error.with_traceback(None)
         finally:
             del waiting  # ends the workers
 
