@@ -409,13 +409,13 @@ def test_pairs_that_there_are_not(name: str, here: Path) -> None:
         ("opnmoji-black", "did you mean 'openmoji-black', of the embedded world?"),
     ],
 )
-def test_labelled_images_that_there_are_not(name: str, sentence: str) -> None:
+def test_labelled_sounds_that_there_are_not(name: str, sentence: str) -> None:
     refused(resolve(name), sentence)
 
 
 def test_a_kind_that_there_is_not() -> None:
-    with pytest.raises(BayesVLMError, match="kind='images'"):
-        resolve("train", "images")  # type: ignore[call-overload]
+    with pytest.raises(BayesVLMError, match="kind='sounds'"):
+        resolve("train", "sounds")  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize(
