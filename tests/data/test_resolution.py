@@ -409,7 +409,7 @@ def test_pairs_that_there_are_not(name: str, here: Path) -> None:
         ("opnmoji-black", "did you mean 'openmoji-black', of the embedded world?"),
     ],
 )
-def test_labelled_sounds_that_there_are_not(name: str, sentence: str) -> None:
+def test_labelled_images_that_there_are_not(name: str, sentence: str) -> None:
     refused(resolve(name), sentence)
 
 
