@@ -154,41 +154,30 @@ def classify(
         resources = context.with_resource(cluster(asked_of_ray))
         encoder = context.with_resource(ray_encoder(vlm.encoder("images"), resources))
     store = FeatureStore(vlm, FeatureCache(cache), workers, encoder)
-    found = Resumed()
-    begun = time.monotonic()
-    try:
-        with (
-            answers.open(question) if answers else nullcontext(),
-            progress_bar("classifying", total=len(paths), unit="images") as advance,
-            warnings.catch_warnings(),
-            worker_failures(),
-        ):
-            warnings.filterwarnings("ignore", "There is one class only")  # it is said above
-            if answers:
-                found = _resumed(answers, paths, None if as_json else SHOWN, store, skipped)
-            already, rows = found.done, found.rows  # that are shown
-            advance(already)
-            texts = store.classes(asked) if not asked.single else vlm.text_features(asked.texts, progress=False)
-            for batch in encode_files(store, paths, skipped, batch_size, start=already):
-                if batch.paths:
-                    prediction = vlm.classify(batch.features, texts, method=method)  # type: ignore[arg-type]
-                    described = _describe(batch.paths, prediction, names, top, level)
-                    if answers:
-                        answers.add(described)
-                    rows += described if as_json or answers is None else described[: SHOWN - len(rows)]
-                    found.answered += len(described)
-                found.done += batch.seen
-                advance(batch.seen)
-            if not found.answered:
-                raise BayesVLMError(f"None of the {len(paths)} image(s) could be read; the reasons are above.")
-    except KeyboardInterrupt:
-        where = f" and their answers are in {answers.partial}" if answers and found.answered else ""
-        kept = f"{found.done} of {len(paths)} images are done{where}; give the same command again to go on from there"
-        remark(f"interrupted: {kept if found.done else f'none of the {len(paths)} images was done'}")
-        raise typer.Exit(130) from None
-    finally:
-        if skipped.reasons:
-            remark(str(skipped))
+    asking = Answering(
+        "classifying",
+        paths,
+        store,
+        skipped,
+        answers,
+        question,
+        None if as_json or answers is None else SHOWN,
+        batch_size,
+    )
+
+    def prepare(already: int) -> Callable[[list[Path], Features], list[Row]]:
+        texts = store.classes(asked) if not asked.single else vlm.text_features(asked.texts, progress=False)
+        judge = None if judges is None else judges.begin(already)
+
+        def describe(paths: list[Path], features: Features) -> list[Row]:
+            prediction = vlm.classify(features, texts, method=method)  # type: ignore[arg-type]
+            rows = _describe(paths, prediction, names, top, level)
+            return rows if judge is None else [row | said for row, said in zip(rows, judge(features), strict=True)]
+
+        return describe
+
+    found = asking.run(prepare)
+    rows = found.rows
     result = {
         "posterior": posterior,
         "method": method,
@@ -200,33 +189,8 @@ def classify(
     how = f"by {method}, temperature t = {vlm.scale:.4g}, prompts: {shown_templates(used)}"
     text: list[str | Table] = [_as_table(rows, level), how, _SPLIT]
     if answers:
-        taken = max(time.monotonic() - begun, 1e-9)
-        pace = f"{duration(taken)}, {(found.done - already) / taken:,.3g} images per second"
-        before = f", {already} of them looked at before" if already else ""
-        text.append(f"{found.answered} images classified; the answers are in {out} ({pace}{before})")
+        text.append(f"{found.answered} images classified; the answers are in {out} ({found.pace()})")
     emit(result, text, as_json)
-
-
-def _resumed(
-    answers: AnswerFile, paths: list[Path], shown: int | None, store: FeatureStore, skipped: SkippedImages
-) -> Resumed:
-    """What an earlier run has answered, unless one of the images that it could not read can be read now."""
-    from bayesvlm.experiments.image_files import still_unreadable
-
-    found = answers.resume(paths, shown)
-    return found if still_unreadable(found.passed, store, skipped) else answers.restart()
-
-
-def _stamp(*paths: Path) -> str:
-    """A hash that changes when one of these files does, or one in these folders: by names, sizes and dates."""
-    digest = hashlib.sha256()
-    for path in paths:
-        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-            status = file.stat() if file.is_file() else None
-            digest.update(
-                f"{file}\0{status and (status.st_size, status.st_mtime_ns)}\0".encode(errors="surrogateescape")
-            )
-    return digest.hexdigest()
 
 
 def _describe(

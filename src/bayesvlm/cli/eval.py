@@ -80,6 +80,32 @@ def evaluate(
     ] = False,
     overwrite: Overwrite = False,
     model: Model = None,
+    ood: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--ood",
+            help="Unknown things to tell from the known ones of --data: a set shown by --list, a folder of images or a "
+            "table; repeatable. The first --data is what is familiar, further ones are its classes under a shift.",
+        ),
+    ] = None,
+    selective: Annotated[
+        bool, typer.Option("--selective", help="Measure how well wrong answers are found, instead of the usual tables.")
+    ] = False,
+    negatives: Annotated[
+        Path | None,
+        typer.Option(help="With --ood: a file of words for what the images are not, one per line, for NegLabel."),
+    ] = None,
+    keep_known: Annotated[
+        bool, typer.Option("--keep-known", help="With --ood: known classes in such a set are unknown all the same.")
+    ] = False,
+    false_alarms: Annotated[
+        float | None,
+        typer.Option(help="With --ood: share of familiar images that may be flagged. [default: 0.05]"),
+    ] = None,
+    miss: Annotated[
+        float | None,
+        typer.Option(help="With --ood: how often a prediction set may lack the right class. [default: 0.1]"),
+    ] = None,
     listed: Annotated[bool, typer.Option("--list", help="Show the sets there are, and where each was found.")] = False,
     device: Device = None,
     strict: StrictPosterior = False,
@@ -91,6 +117,10 @@ def evaluate(
     the folder. Features are encoded once and kept, so that a second call takes seconds; with --engine ray the images
     are encoded by a Ray cluster. A result that was made from other inputs is replaced with --overwrite only.
 
+    With --ood or --selective it measures what the model does not know: how well each score tells unknown things from
+    known ones (AUROC, FPR95, AUPR with bootstrap intervals, DeLong's test against MCM), and how well wrong answers are
+    found (AURC, E-AURC, AUGRC, coverage at a risk). The page is unknown.html.
+
     Examples:
 
         bayesvlm eval emoji-clip emoji-siglip -d new-drawing -d openmoji-black
@@ -101,9 +131,16 @@ def evaluate(
 
         bayesvlm eval posterior/ -d photos.csv --classes-file names.csv
 
+        bayesvlm eval emoji-clip -d new-drawing -d openmoji-black --ood flags --ood photos/
+
+        bayesvlm eval posterior/ -d imagenet --ood inaturalist --ood sun --ood places --ood textures
+
+        bayesvlm eval emoji-clip -d new-drawing -d openmoji-black --selective
+
         bayesvlm eval --list
     """
     from bayesvlm.artifacts.files import check_writable
+    from bayesvlm.cli.eval_unknown import evaluate_unknown, unknown_options
     from bayesvlm.cli.prompts import templates_given
     from bayesvlm.core.errors import BayesVLMError, check_count
     from bayesvlm.data import resolve
@@ -136,7 +173,11 @@ def evaluate(
     asked = ray_options(engine, address, actors, gpus_per_actor, cpus_per_actor, device)
     prompts = templates_given(template, templates)
     chosen = None if methods is None else _methods(methods)
-    check_replaces(check_writable(out) / "report.html", MADE_FROM, overwrite)
+    usual = {"--table": form is not None, "--skip-existing": skip_existing}
+    unknown = unknown_options(ood, selective, negatives, keep_known, false_alarms, miss, usual)
+    check_writable(out)
+    if unknown is None:
+        check_replaces(out / "report.html", MADE_FROM, overwrite)
 
     names = None if classes_file is None else ClassNames.of(classes_file)
     sets = [resolve(name, root=root).open(strict=strict, classes=names) for name in data]
@@ -144,8 +185,8 @@ def evaluate(
     _check_models(models, chosen, validation)
     store = FeatureCache(cache)
     resources = None if asked is None else context.with_resource(cluster(asked))
-    results, skipped = [], []
-    for name in models:
+
+    def ready(name: str) -> ZeroShot:
         vlm = BayesVLM.from_pretrained(name, model=model, device="cpu" if asked else device, strict=strict)
         encoder = None
         if resources is not None:
@@ -153,19 +194,25 @@ def evaluate(
             encoder = FeatureStore(vlm, store, images=images)
         tuned_on = validation or ("validation" if embedded_model(name) else None)
         tempered = not vlm.predicts_variance if chosen is None else "temperature" in chosen
-        run = ZeroShot(
+        tuning = tuned_on is not None and tempered
+        return ZeroShot(
             vlm,
             name,
             methods=chosen,
-            validation=_validation(tuned_on, root, strict, names if validation else None)
-            if tempered and tuned_on
-            else None,
+            validation=_validation(tuned_on, root, strict, names if validation else None) if tuning else None,
             views=Views(views),
             keep=keep,
             cache=store,
             templates=prompts,
             encoder=encoder,
         )
+
+    if unknown is not None:
+        evaluate_unknown(map(ready, models), models, sets, unknown, root, out, strict, overwrite, as_json)
+        return
+    results, skipped = [], []
+    for run in map(ready, models):
+        name = run.name
         paths = [place(out, name, labelled.name) for labelled in sets]
         before = [_before(path, run.inputs(data), overwrite) for path, data in zip(paths, sets, strict=True)]
         for labelled, path, result in zip(sets, paths, before, strict=True):

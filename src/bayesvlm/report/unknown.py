@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -18,7 +19,6 @@ from bayesvlm.report.page import write_page
 from bayesvlm.report.plots import risk_coverage_plot
 from bayesvlm.report.theme import NARROW, WIDE
 
-MADE_FROM = {"command": "eval --ood --selective"}
 LEVEL = 0.05
 BAYESIAN = ("MSP, Bayes", "entropy, Bayes", "epistemic", "image variance", "text variance")
 DRAWN = ("MSP", "MCM", "energy", "entropy, Bayes", "epistemic", "image variance")
@@ -51,13 +51,22 @@ class Findings:
 
 
 def write_unknown(
-    findings: Sequence[Findings], failures: Sequence[Failures], path: str | Path, command: str = ""
+    findings: Sequence[Findings],
+    failures: Sequence[Failures],
+    path: str | Path,
+    command: str = "",
+    made_from: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write the page."""
-    return write_page(unknown_page(findings, failures, command), Path(path))
+    """Write the page; `made_from` says what it shows, for `page.check_replaces`."""
+    return write_page(unknown_page(findings, failures, command, made_from), Path(path))
 
 
-def unknown_page(findings: Sequence[Findings], failures: Sequence[Failures], command: str = "") -> Page:
+def unknown_page(
+    findings: Sequence[Findings],
+    failures: Sequence[Failures],
+    command: str = "",
+    made_from: Mapping[str, Any] | None = None,
+) -> Page:
     """The page: for each model what it finds of unknown things, which of its answers are wrong, what its sets hold."""
     sections = [section for found in findings for section in _outside_sections(found)]
     models = list(dict.fromkeys([each.outside.model for each in findings] + [each.model for each in failures]))
@@ -74,7 +83,8 @@ def unknown_page(findings: Sequence[Findings], failures: Sequence[Failures], com
         facts["answers judged on"] = ", ".join(dict.fromkeys(each.data for each in failures))
     if command:
         sections.append(Section("Make it again", [Commands([(command, "this page, from the cached features")])]))
-    return Page("What the model does not know", _lead(findings, failures), facts, sections, made_from=MADE_FROM)
+    lead = _lead(findings, failures)
+    return Page("What the model does not know", lead, facts, sections, made_from=made_from or {})
 
 
 def _lead(findings: Sequence[Findings], failures: Sequence[Failures]) -> str:
