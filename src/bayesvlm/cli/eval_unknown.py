@@ -179,9 +179,7 @@ def evaluate_unknown(
     emit(result, [*text, f"results and tables are in {out}; the page is {page}"], as_json)
 
 
-def _found(
-    study: Any, known: LabelledSet, shifted: Sequence[LabelledSet], outside: Sequence[LabelledSet]
-) -> Findings:
+def _found(study: Any, known: LabelledSet, shifted: Sequence[LabelledSet], outside: Sequence[LabelledSet]) -> Findings:
     """Scores, prediction sets, and the images at the ends of the first score that will do."""
     import torch
 

@@ -17,7 +17,7 @@ from bayesvlm.core.blocks import row_blocks
 from bayesvlm.core.features import Features
 from bayesvlm.evaluation import Estimate
 from bayesvlm.safety import Predictive, conformal
-from bayesvlm.safety.familiarity import Scorer
+from bayesvlm.safety.familiar import Scorer
 from bayesvlm.vlm import BayesVLM
 
 SetKind = Literal["lac", "aps", "raps"]

@@ -220,3 +220,23 @@ def _figure_legend(figure: Figure, handles: Sequence[Line2D], width: float) -> N
 
 def _shortened(name: str, letters: int = 34) -> str:
     return name if len(name) <= letters else f"{name[: letters - 1]}…"
+
+
+@drawing_style()
+def p_value_plot(p_values: Numbers, level: float, *, width: float = WIDE * 0.7) -> Figure:
+    """How p-values are spread, with the level below which images are flagged, and how familiar images would be."""
+    values = checked("the p-values", p_values)
+    if not values.size or values.min() < 0 or values.max() > 1:
+        raise BayesVLMError("There are no p-values to draw, or some are not between 0 and 1.")
+    figure = new_figure(width, 2.1)
+    axes = figure.add_subplot()
+    share = np.histogram(values, 20, range=(0, 1))[0] / len(values)
+    axes.stairs(share, np.linspace(0, 1, 21), color=colour("out-of-domain"), fill=True, alpha=0.3)
+    axes.stairs(share, np.linspace(0, 1, 21), color=colour("out-of-domain"), linewidth=1.3)
+    axes.axhline(1 / 20, color=colour("seen"), linewidth=1, linestyle=(0, (4, 3)))
+    axes.axvline(level, color=colour("ink"), linewidth=0.9, linestyle=(0, (1, 1.5)))
+    axes.set(xlim=(0, 1), ylim=(0, None))
+    axes.set_xlabel("p-value")
+    axes.set_ylabel("share")
+    axes.yaxis.set_major_locator(MaxNLocator(3))
+    return settled(figure)

@@ -159,6 +159,17 @@ class PredictionSets:
         """How many images they were calibrated on."""
         return len(self.scores)
 
+    def with_miss(self, miss: float) -> PredictionSets:
+        """The same sets at another miss rate: nothing has to be computed again."""
+        miss = check_share("miss", miss, _EXAMPLE)
+        if self.n < conformal.fewest(miss):
+            raise BayesVLMError(
+                f"There are {self.n} calibration images, and a miss rate of {miss:g} needs {conformal.fewest(miss)} at "
+                "least; calibrate on more."
+            )
+        options = {name: getattr(self, name) for name in ("kind", "by_class", "penalty", "rank", "seed")}
+        return self._fitted(self.scores, self.labels, self.basis, miss=miss, **options)
+
     def __call__(
         self,
         inputs: Any,

@@ -153,6 +153,19 @@ class Selector:
         """The model and the classes."""
         return self.basis.calibrated_for
 
+    def with_risk(self, risk: float) -> Selector:
+        """The same selector at another risk: nothing has to be computed again."""
+        risk = check_share("risk", risk, _EXAMPLE)
+        if len(self.scores) < fewest_answers(risk, self.confidence):
+            raise BayesVLMError(
+                f"There are {len(self.scores)} calibration images, and a risk of {risk:g} with a confidence of "
+                f"{self.confidence:g} needs {fewest_answers(risk, self.confidence)} at least; calibrate on more."
+            )
+        selector = self._fitted(risk, self.confidence, self.scores, self.correct, self.basis)
+        if not selector.calibration.answered:
+            warnings.warn(selector._nothing(), BayesVLMWarning, stacklevel=2)
+        return selector
+
     def __call__(
         self, inputs: Any, *, batch_size: int | None = None, workers: int | None = None, progress: bool | None = None
     ) -> Selection:
