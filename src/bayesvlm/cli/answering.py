@@ -86,9 +86,8 @@ class Answering:
                     raise BayesVLMError(f"None of the {len(paths)} image(s) could be read; the reasons are above.")
         except KeyboardInterrupt:
             where = f" and their answers are in {answers.partial}" if answers and found.answered else ""
-            kept = (
-                f"{found.done} of {len(paths)} images are done{where}; give the same command again to go on from there"
-            )
+            again = "give the same command again to go on from there"
+            kept = f"{found.done} of {len(paths)} images are done{where}; {again}"
             remark(f"interrupted: {kept if found.done else f'none of the {len(paths)} images was done'}")
             raise typer.Exit(130) from None
         finally:

@@ -1,4 +1,4 @@
-"""The file `bayesvlm classify` and `detect run` write: answers as they come, under a name that says so until all of them are there.
+"""The file `bayesvlm classify` and `detect run` write: answers as they come, under another name until all are there.
 
 What a run that was killed has written is kept: the same command goes on after the last answer that is whole.
 """

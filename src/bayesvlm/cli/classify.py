@@ -61,7 +61,7 @@ def classify(
         Path | None,
         typer.Option(
             "--unknown",
-            help="A folder that `detect calibrate` made: flag unfamiliar images by it; it brings its classes and prompts.",
+            help="A folder that `detect calibrate` made: flag unfamiliar images by it. It brings classes and prompts.",
         ),
     ] = None,
     sets: Annotated[
@@ -308,14 +308,6 @@ def _as_table(rows: list[dict[str, Any]], level: float) -> Table:
             said = judged(row) if rank == 0 else [""] * len(judged(row))
             lines.append([name, best["class"], f"{best['prob']:.3f}", *label, *cosine, *nats, *said])
     label_column = ["alone"] if "label_prob" in rows[0]["top"][0] else []
-    columns = [
-        "image",
-        "class",
-        "prob.",
-        *label_column,
-        "cosine",
-        f"{100 * level:g} %",
-        *_NATS,
-        *judged_columns(rows[0]),
-    ]
+    columns = ["image", "class", "prob.", *label_column, "cosine", f"{100 * level:g} %", *_NATS]
+    columns += judged_columns(rows[0])
     return table("", columns, lines, texts=2)

@@ -435,11 +435,10 @@ def _sentence(summary: dict[str, Any], judges: Judges) -> str:
 def _as_table(rows: Sequence[Row]) -> Table:
     from bayesvlm.cli.detecting import judged, judged_columns
 
-    lines = [
-        [row["image"], row["top"][0]["class"], f"{row['top'][0]['prob']:.3f}", f"{row['familiarity']:.4g}"]
-        + judged(row)
-        for row in rows
-    ]
+    lines = []
+    for row in rows:
+        best = row["top"][0]
+        lines.append([row["image"], best["class"], f"{best['prob']:.3f}", f"{row['familiarity']:.4g}", *judged(row)])
     return table("", ["image", "class", "prob.", "familiarity", *judged_columns(rows[0])], lines, texts=2)
 
 

@@ -1,4 +1,4 @@
-"""A folder of calibrations: what `detect calibrate` makes, and `detect run` and `classify --unknown` judge images by."""
+"""A folder of calibrations: `detect calibrate` makes it, `detect run` and `classify --unknown` judge images by it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,8 @@ if TYPE_CHECKING:
 
 ABOUT = "detect.json"
 SCHEMA = 1
-_FILES = (
-    ABOUT,
-    *(
-        f"{kind}{suffix}"
-        for kind in ("detector", "prediction-sets", "selector")
-        for suffix in (".json", ".safetensors")
-    ),
-)
+_KINDS = ("detector", "prediction-sets", "selector")
+_FILES = (ABOUT, *(f"{kind}{suffix}" for kind in _KINDS for suffix in (".json", ".safetensors")))
 
 
 @dataclass(frozen=True)

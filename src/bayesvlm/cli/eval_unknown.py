@@ -299,13 +299,12 @@ def _outside_tables(found: Findings) -> list[Any]:
 def _sets_table(found: Findings) -> Any:
     sets = found.sets
     assert sets is not None
-    rows = [
-        [method, kind, name, f"{100 * of.coverage.value:.1f} ± {100 * of.coverage.standard_error:.1f}"]
-        + [f"{of.mean_size.value:.2f}"]
-        for method, kinds in sets.sets.items()
-        for kind, tests in kinds.items()
-        for name, of in tests.items()
-    ]
+    rows = []
+    for method, kinds in sets.sets.items():
+        for kind, tests in kinds.items():
+            for name, of in tests.items():
+                covered = f"{100 * of.coverage.value:.1f} ± {100 * of.coverage.standard_error:.1f}"
+                rows.append([method, kind.upper(), name, covered, f"{of.mean_size.value:.2f}"])
     columns = ["method", "sets", "images", "covered %", "mean size"]
     return table(f"prediction sets, {100 * (1 - sets.miss):g} % asked for", columns, rows, texts=3)
 

@@ -154,8 +154,8 @@ def _answers(report: DetectionReport) -> list[Text | Table]:
         share = float(report.answered.double().mean())
         blocks.append(
             Text(
-                f"{int(report.answered.sum()):,} of {len(report.answered):,} images ({100 * share:.1f} %) are answered, "
-                f"so that at most {100 * report.selector.risk:g} % of the answers are wrong (with a confidence of "
+                f"{int(report.answered.sum()):,} of {len(report.answered):,} images ({100 * share:.1f} %) are answered, so "
+                f"that at most {100 * report.selector.risk:g} % of the answers are wrong (with a confidence of "
                 f"{100 * report.selector.confidence:g} %, for images like the calibration images)."
             )
         )
