@@ -173,7 +173,7 @@ class Judges:
                 columns["p_value"] = found.p_value.tolist()
                 columns["unknown"] = found.unknown.tolist()
             if self.sets is not None:
-                columns["set"] = self.sets.names_of(self.sets(features, generator=generator))
+                columns["set"] = _named_sets(self.sets, features, generator)
             if self.selector is not None:
                 columns["answered"] = self.selector(features).answered.tolist()
             return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
@@ -181,7 +181,17 @@ class Judges:
         return judge
 
 
-SHOWN_IN_SET = 4  # class names in a cell of the table
+SHOWN_OF_SET = 30  # letters in a cell of the table
+
+
+def _named_sets(sets: PredictionSets, features: Features, generator: Any) -> list[list[str]]:
+    """The names of the classes of each set, the most probable first."""
+    names = sets.classes or ()
+    probs = sets.basis.scorer.probs(features)
+    held, order = sets.of_probs(probs, generator=generator), probs.argsort(dim=1, descending=True)
+    sizes = held.sum(dim=1).tolist()
+    ranked = order.gather(1, held.gather(1, order).int().argsort(dim=1, descending=True, stable=True))
+    return [[names[k] for k in row[:size].tolist()] for row, size in zip(ranked, sizes, strict=True)]
 
 
 def judged_columns(row: Mapping[str, Any]) -> list[str]:
@@ -196,8 +206,8 @@ def judged(row: Mapping[str, Any]) -> list[str]:
     if "p_value" in row:
         cells += [f"{row['p_value']:.3g}", "unknown" if row["unknown"] else ""]
     if "set" in row:
-        more = f" +{len(row['set']) - SHOWN_IN_SET}" if len(row["set"]) > SHOWN_IN_SET else ""
-        cells.append(", ".join(row["set"][:SHOWN_IN_SET]) + more if row["set"] else "none")
+        named = ", ".join(row["set"]) or "none"
+        cells.append(named if len(named) <= SHOWN_OF_SET else f"{len(row['set'])} classes")
     if "answered" in row:
         cells.append("yes" if row["answered"] else "no")
     return cells

@@ -151,14 +151,13 @@ def _card(each: Thumbnail, score: str) -> Card:
 def _answers(report: DetectionReport) -> list[Text | Table]:
     blocks: list[Text | Table] = []
     if report.answered is not None and report.selector is not None:
-        share = float(report.answered.double().mean())
-        blocks.append(
-            Text(
-                f"{int(report.answered.sum()):,} of {len(report.answered):,} images ({100 * share:.1f} %) are answered, so "
-                f"that at most {100 * report.selector.risk:g} % of the answers are wrong (with a confidence of "
-                f"{100 * report.selector.confidence:g} %, for images like the calibration images)."
-            )
+        number, share = int(report.answered.sum()), float(report.answered.double().mean())
+        text = (
+            f"{number:,} of {len(report.answered):,} images ({100 * share:.1f} %) are answered, with at most "
+            f"{100 * report.selector.risk:g} % of the answers wrong (with a confidence of "
+            f"{100 * report.selector.confidence:g} %, for images like the calibration images)."
         )
+        blocks.append(Text(text))
     if report.sizes is not None and report.sets is not None:
         sizes, rows = report.sizes, []
         for kind, chosen in (

@@ -20,7 +20,8 @@ from bayesvlm.report.plots import risk_coverage_plot
 from bayesvlm.report.theme import NARROW, WIDE
 
 LEVEL = 0.05
-BAYESIAN = ("MSP, Bayes", "entropy, Bayes", "epistemic", "image variance", "text variance")
+JUDGED = "entropy, Bayes"
+"""The Bayesian score that is held against MCM: one that is chosen before anything is seen."""
 DRAWN = ("MSP", "MCM", "energy", "entropy, Bayes", "epistemic", "image variance")
 """The scores that are drawn: more would cover each other."""
 RANKED = ("plain", "temperature", "raised temperature", "Bayes", "epistemic", "ICPE")
@@ -97,8 +98,8 @@ def _lead(findings: Sequence[Findings], failures: Sequence[Failures]) -> str:
         )
     if failures:
         parts.append(
-            "Each score says how doubtful an answer is. A good one is high where the answer is wrong, so that the "
-            "others can be given and these held back."
+            "Each answer has a score that says how doubtful it is. A good one is high where the answer is wrong, so "
+            "that the others can be given and these held back."
         )
     return "\n\n".join(parts)
 
@@ -110,7 +111,8 @@ def _outside_sections(found: Findings) -> list[Section]:
     outside = found.outside
     sections = []
     if outside.of_kind("unknown"):
-        blocks: list[Block] = [Text(" ".join(outside_verdicts(outside))), outside_table(outside)]
+        blocks: list[Block] = [Text(" ".join(outside_verdicts(outside))), _explained(outside)]
+        blocks += [outside_table(outside, name) for name in outside.of_kind("unknown")]
         blocks += [_spread(outside), _curves(outside)]
         sections.append(Section(f"{outside.model}: known or unknown?", blocks))
     blocks = _flagged(outside) + _galleries(found)
@@ -122,24 +124,21 @@ def _outside_sections(found: Findings) -> list[Section]:
 
 
 def outside_verdicts(outside: Outside) -> list[str]:
-    """A sentence for each set of unknown things: the best score, and the best Bayesian one against MCM."""
+    """A sentence for each set of unknown things: the best score, and the Bayesian entropy against MCM."""
     said = []
     for name in outside.of_kind("unknown"):
         rows = outside.table[name]
         area = {title: rows[title]["auroc"]["value"] for title in rows}
         best = max(area, key=area.__getitem__)
         text = f"On {name} the best score is {best} (AUROC {100 * area[best]:.1f} %, MCM {100 * area[BASELINE]:.1f} %)"
-        bayesian = [title for title in BAYESIAN if title in area]
-        if bayesian:
-            own = max(bayesian, key=area.__getitem__)
-            over = rows[own]["over_mcm"]
+        if JUDGED in area:
+            over = rows[JUDGED]["over_mcm"]
             points = f"{100 * over['difference']:+.1f} ± {100 * over['standard_error']:.1f} points"
             if over["p"] >= LEVEL:
-                how = f"is level with MCM ({points}"
+                how = "is level with MCM"
             else:
-                how = f"is {'better' if over['difference'] > 0 else 'worse'} than MCM ({points}"
-            subject = "which" if own == best else f"and the best Bayesian score, {own},"
-            text += f", {subject} {how}, DeLong's test p = {over['p']:.2g})"
+                how = f"is {'better' if over['difference'] > 0 else 'worse'} than MCM"
+            text += f"; {JUDGED}, the score a detector has unless told otherwise, {how} ({points}, p = {over['p']:.2g})"
         said.append(text + ".")
     for name, same in outside.facts.get("known_all_the_same", {}).items():
         said.append(
@@ -150,35 +149,29 @@ def outside_verdicts(outside: Outside) -> list[str]:
     return said
 
 
-def outside_table(outside: Outside) -> Table:
-    """Scores by sets of unknown things: AUROC with its interval, FPR95, AUPR, and the difference to MCM."""
-    names = outside.of_kind("unknown")
-    columns = ["score", *(column for _ in names for column in ("AUROC %", "FPR95 %", "AUPR %", "over MCM"))]
-    groups = [("", 1), *((name, 4) for name in names)]
-    rows, best = [], set()
-    for number, title in enumerate(outside.titles):
-        cells = [title]
-        for place, name in enumerate(names):
-            row = outside.table[name][title]
-            cells += [_interval(row[figure]) for figure in ("auroc", "fpr95", "aupr")]
-            over = row["over_mcm"]
-            star = "*" if over["p"] < LEVEL and title != BASELINE else ""
-            cells.append("" if title == BASELINE else f"{100 * over['difference']:+.1f}{star}")
-            figures = {
-                0: max(of["auroc"]["value"] for of in outside.table[name].values()),
-                1: min(of["fpr95"]["value"] for of in outside.table[name].values()),
-                2: max(of["aupr"]["value"] for of in outside.table[name].values()),
-            }
-            for offset, figure in enumerate(("auroc", "fpr95", "aupr")):
-                if row[figure]["value"] == figures[offset]:
-                    best.add((number, 1 + 4 * place + offset))
-        rows.append(cells)
-    caption = (
-        f"Known images of {outside.familiar} against each unknown set, with 95 % bootstrap intervals. Known images are "
-        "the positives: FPR95 is the share of unknown images that pass for known where 95 % of the known ones do. Over "
-        f"MCM: points of AUROC, with a star where DeLong's test says p < {LEVEL:g}. Bold: the best."
+def outside_table(outside: Outside, name: str) -> Table:
+    """Scores on one set of unknown things: AUROC, FPR95 and AUPR with intervals, and the difference to MCM."""
+    figures = {"auroc": max, "fpr95": min, "aupr": max}
+    table = outside.table[name]
+    finest = {figure: best(row[figure]["value"] for row in table.values()) for figure, best in figures.items()}
+    rows, bold = [], set()
+    for number, (title, row) in enumerate(table.items()):
+        over = row["over_mcm"]
+        star = "*" if over["p"] < LEVEL else ""
+        points = f"{100 * over['difference']:+.1f} ± {100 * over['standard_error']:.1f}{star}"
+        rows.append([title, *(_interval(row[figure]) for figure in figures), "" if title == BASELINE else points])
+        bold |= {
+            (number, place) for place, figure in enumerate(figures, start=1) if row[figure]["value"] == finest[figure]
+        }
+    return Table(["score", "AUROC %", "FPR95 %", "AUPR %", "AUROC over MCM"], rows, bold, f"**{name}**")
+
+
+def _explained(outside: Outside) -> Text:
+    return Text(
+        f"Images of {outside.familiar} against each unknown set, with 95 % bootstrap intervals. Known images are the "
+        "positives: FPR95 is the share of unknown images that pass for known where 95 % of the known ones do. Over "
+        f"MCM: points with the standard error of DeLong's test, and a star where its p < {LEVEL:g}. Bold: the best."
     )
-    return Table(columns, rows, best, caption, groups)
 
 
 def _interval(figure: Mapping[str, float]) -> str:
@@ -240,7 +233,7 @@ def _flagged(outside: Outside) -> list[Block]:
 
 def _galleries(found: Findings) -> list[Block]:
     blocks: list[Block] = []
-    score = "entropy, Bayes" if "entropy, Bayes" in found.outside.titles else BASELINE
+    score = JUDGED if JUDGED in found.outside.titles else BASELINE
     for text, shown in (
         (f"**Most familiar of the unknown images** by {score}: the mistakes to expect.", found.mistaken),
         (f"**Least familiar of the known images** by {score}: the false alarms to expect.", found.odd),
@@ -352,6 +345,14 @@ def _failure_blocks(failures: Sequence[Failures]) -> list[Block]:
             risk_coverage_plot(panels, width=NARROW),
         )
     )
+    blocks.append(
+        Text(
+            "Wrong answers are the positives; intervals are of a bootstrap, 95 %. Coverage at risk: the share of "
+            f"answers that can be given with at most {100 * RISKS[1]:g} % of them wrong, on these images; it promises "
+            "nothing of others. AUROC judges the order of a method's own answers: where methods answer differently, "
+            "AUGRC is the fairer figure. Bold: the best."
+        )
+    )
     return [*blocks, *(failure_table(each) for each in failures)]
 
 
@@ -390,11 +391,5 @@ def failure_table(found: Failures) -> Table:
             column = [each[key] for each in values.values() if each[key] is not None]
             if column and values[name][key] == (min if key in lowest else max)(column):
                 best.add((number, place))
-    columns = ["score", "AUROC %", "FPR95 %", "AURC ‰", "E-AURC ‰", "AUGRC ‰", f"coverage at {shown} risk, %"]
-    caption = (
-        f"**{found.data}**: finding wrong answers, which are the positives, with 95 % bootstrap intervals. Coverage at "
-        f"risk: the share of answers that can be given with at most {100 * RISKS[1]:g} % of them wrong, on these "
-        "images; it promises nothing of others. AUROC compares orders of different answers: where methods answer "
-        "differently, AUGRC is the fairer figure."
-    )
-    return Table(columns, rows, best, caption)
+    columns = ["score", "AUROC %", "FPR95 %", "AURC ×10³", "E-AURC ×10³", "AUGRC ×10³", f"coverage at {shown} risk, %"]
+    return Table(columns, rows, best, f"**{found.data}**")
