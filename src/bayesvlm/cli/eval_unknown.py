@@ -316,7 +316,7 @@ def _failure_table(found: Failures) -> Any:
         areas = [f"{1000 * of[key]:.1f}" for key in ("aurc", "e_aurc", "augrc")]
         rows.append([name, auroc, *areas, *(f"{100 * share:.1f}" for share in of["coverage_at_risk"].values())])
     risks = [f"at {float(risk):.0%}" for risk in next(iter(found.table.values()))["coverage_at_risk"]]
-    columns = ["score", "AUROC %", "AURC ×10³", "E-AURC ×10³", "AUGRC ×10³", *(f"% {risk}" for risk in risks)]
+    columns = ["score", "AUROC %", "1000 AURC", "1000 E-AURC", "1000 AUGRC", *(f"% {risk}" for risk in risks)]
     return table(f"{found.model} on {found.data}: finding wrong answers", columns, rows)
 
 

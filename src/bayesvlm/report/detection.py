@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import torch
 from matplotlib.figure import Figure
+from scipy.stats import betabinom
 from torch import Tensor
 
 from bayesvlm.experiments.thumbnails import Thumbnail
@@ -104,17 +106,26 @@ def _whose(detector: Detector) -> str:
 
 def _verdict(report: DetectionReport) -> str:
     """How many are flagged, beside how many would be if all were familiar."""
-    count, flagged, rate = len(report.familiarity), int(report.unknown.sum()), report.detector.false_alarms
-    expected, bound = rate * count, report.detector.bound() * count
-    if flagged <= bound:
-        judged = "no more than familiar images would give"
+    detector, count, flagged = report.detector, len(report.familiarity), int(report.unknown.sum())
+    expected, most = detector.false_alarms * count, most_flagged(detector, count)
+    if flagged <= most:
+        judged = f"no more than so many familiar images may well give (up to {most:,} in 95 of 100 cases)"
     else:
-        judged = f"more than familiar images would give (at most {bound:.0f}, with a confidence of 95 %)"
+        judged = f"more than so many familiar images would give (up to {most:,} in 95 of 100 cases)"
     return (
         f"{flagged:,} of {count:,} images are flagged as unknown; if all were familiar, {expected:.1f} would be on "
         f"average. That is {judged}. Known things in another style or from another camera are flagged too: the promise "
         "is for images like those it was calibrated on."
     )
+
+
+def most_flagged(detector: Detector, count: int, confidence: float = 0.95) -> int:
+    """How many of so many familiar images are flagged at most, with a confidence over them and the calibration images.
+
+    The number is beta-binomial: the share of all familiar images below the threshold is a beta variable.
+    """
+    place = math.floor((detector.n + 1) * detector.false_alarms + 1e-9)
+    return int(betabinom.ppf(confidence, count, place, detector.n + 1 - place))
 
 
 def _spread(report: DetectionReport, score: str) -> Plot:
@@ -157,6 +168,8 @@ def _answers(report: DetectionReport) -> list[Text | Table]:
             f"{100 * report.selector.risk:g} % of the answers wrong (with a confidence of "
             f"{100 * report.selector.confidence:g} %, for images like the calibration images)."
         )
+        if not report.selector.calibration.answered:
+            text = f"No image is answered: no threshold keeps a risk of {100 * report.selector.risk:g} %."
         blocks.append(Text(text))
     if report.sizes is not None and report.sets is not None:
         sizes, rows = report.sizes, []

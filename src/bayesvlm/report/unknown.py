@@ -391,5 +391,5 @@ def failure_table(found: Failures) -> Table:
             column = [each[key] for each in values.values() if each[key] is not None]
             if column and values[name][key] == (min if key in lowest else max)(column):
                 best.add((number, place))
-    columns = ["score", "AUROC %", "FPR95 %", "AURC ×10³", "E-AURC ×10³", "AUGRC ×10³", f"coverage at {shown} risk, %"]
+    columns = ["score", "AUROC %", "FPR95 %", "1000 AURC", "1000 E-AURC", "1000 AUGRC", f"coverage at {shown} risk, %"]
     return Table(columns, rows, best, f"**{found.data}**")
