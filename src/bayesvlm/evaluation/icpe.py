@@ -170,12 +170,12 @@ def _check_counts(counts: Tensor, least: int, classes: int | Sequence[str]) -> N
 
 def _principal_axes(centred: Tensor, components: int) -> Tensor:  # [N, d] -> [d, k]
     """Eigenvectors of the covariance, the largest eigenvalue first; their signs do not matter to a density."""
-    values, vectors = torch.linalg.eigh(centred.T @ centred)
-    return vectors.flip(1)[:, : min(components, len(values))]
+    vectors: Tensor = torch.linalg.eigh(centred.T @ centred).eigenvectors
+    return vectors.flip(1)[:, :components]
 
 
 def _scatters(apart: Tensor, labels: Tensor, classes: int) -> Tensor:  # [N, k], [N] -> [C, k, k]
     """Sum of the outer products of each class."""
-    order = labels.argsort(stable=True)
-    groups = apart[order].split(torch.bincount(labels, minlength=classes).tolist())
+    ends = torch.bincount(labels, minlength=classes).cumsum(dim=0)
+    groups = torch.tensor_split(apart[labels.argsort(stable=True)], ends[:-1].cpu())
     return torch.stack([group.T @ group for group in groups])

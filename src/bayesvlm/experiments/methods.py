@@ -1,8 +1,8 @@
 """The ways to predict that are compared: plain, temperature scaling, Bayes, and the first and last with votes of views.
 
 Temperature scaling comes twice: at the best temperature of a validation set, and raised as far as that set allows
-(`evaluation.raised_temperature`). Under a shift the second is better, and costs as little: what is said of Bayes
-against temperature scaling has to be said against both.
+(`evaluation.raised_temperature`). Which is better depends on the shift, and the validation set cannot tell: what is
+said of Bayes against temperature scaling has to be said against both.
 
 Models that predict variances have ways of their own: by the mean, by the score they were trained with, by ProbCosine.
 
