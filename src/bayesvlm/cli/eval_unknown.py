@@ -186,9 +186,16 @@ def _found(study: Any, known: LabelledSet, shifted: Sequence[LabelledSet], outsi
     from bayesvlm.experiments.outside import BASELINE
     from bayesvlm.experiments.thumbnails import extremes, of_set
     from bayesvlm.report.unknown import Findings
+    from bayesvlm.safety import conformal
 
     scores, encoded = study.outside(known, shifted, outside)
-    sets = study.sets(known, encoded, shifted)
+    least = conformal.fewest(study.miss)
+    sets = None if len(scores.rows) < least else study.sets(known, encoded, shifted)
+    if sets is None:
+        remark(
+            f"{known.name}: half of it has {len(scores.rows)} images, and prediction sets with a miss rate of "
+            f"{study.miss:g} need {least} to calibrate on, so there are none"
+        )
     title = "entropy, Bayes" if "entropy, Bayes" in scores.titles else BASELINE
 
     def ends(sources: Sequence[LabelledSet], most: bool) -> list[Any]:
