@@ -64,7 +64,7 @@ def check_fresh(vlm: BayesVLM, images: Features, source: str | None) -> None:
         source: what they are called; None: that is not known.
     """
     if source is not None and not isinstance(source, str):
-        raise BayesVLMError(f"source={str(source)[:40]!r}; it must be text that says where the images came from.")
+        raise BayesVLMError(f"source={str(source)[:40]}; it must be text that says where the images came from.")
     remedy = (
         "they would look more familiar than new images do: calibrate on others, or divide the set before "
         "(bayesvlm.safety.halves)"
