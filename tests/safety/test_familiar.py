@@ -164,7 +164,7 @@ def test_what_it_refuses() -> None:
     for name in ("epistemic", "variance", "text_variance"):
         with pytest.raises(BayesVLMError, match=f"score='{name}' is made of the posterior, and predictive='plain'"):
             familiarity(vlm, images, classes, name, predictive="plain")
-        with pytest.raises(BayesVLMError, match=f"score='{name}'.*no posterior; fit or load one"):
+        with pytest.raises(BayesVLMError, match=f"score='{name}'.* this model has none; fit or load one"):
             familiarity(vlm.without_posterior(), images, classes, name)
     with pytest.raises(BayesVLMError, match="give a list of names"):
         familiarities(vlm, images, classes, "msp")

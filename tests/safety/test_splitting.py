@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from bayesvlm import BayesVLM, BayesVLMError, Features
+from bayesvlm.core.errors import BayesVLMWarning
 from bayesvlm.core.fingerprints import MOST, found_again, packed
 from bayesvlm.safety import Detector, PredictionSets, Selector, halves
 from bayesvlm.safety.splitting import check_fresh
@@ -53,14 +54,17 @@ def test_images_that_tuned_tau_are_known_again() -> None:
         check_fresh(vlm, nearly, None)
     one = Features(torch.cat([images.activations[others], images.activations[rows[:1]]]))
     classes = known_classes()
-    with pytest.raises(BayesVLMError, match=r"1 of the 151 calibration images \(rows 150\).*halves"):
+    with pytest.warns(BayesVLMWarning, match=r"1 of the 151 calibration images \(rows 150\).*by chance"):
         Detector.calibrate(vlm, one, classes)
+    two = Features(torch.cat([images.activations[others], images.activations[rows[:2]]]))
+    with pytest.raises(BayesVLMError, match=r"2 of the 152 calibration images \(rows 150, 151\).*halves"):
+        Detector.calibrate(vlm, two, classes)
     for kind in (PredictionSets, Selector):
         with pytest.raises(BayesVLMError, match="tau was tuned on"):
             kind.calibrate(vlm, images[rows], labels[rows], classes, 0.2)  # type: ignore[attr-defined]
-    Detector.calibrate(vlm, one, classes, predictive="plain")  # tau has no part in it
-    Detector.calibrate(vlm, one, classes, score="mcm")
-    Detector.calibrate(vlm.replace(tau=3.0), one, classes)  # not tuned any more
+    Detector.calibrate(vlm, two, classes, predictive="plain")  # tau has no part in it
+    Detector.calibrate(vlm, two, classes, score="mcm")
+    Detector.calibrate(vlm.replace(tau=3.0), two, classes)  # not tuned any more
 
 
 def test_they_are_known_again_after_saving(tmp_path: Path) -> None:

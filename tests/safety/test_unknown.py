@@ -162,6 +162,7 @@ def test_saved_loaded_pickled_and_printed(tmp_path: Path, predictive: Any) -> No
     for made in each(vlm, predictive=predictive, source="new drawings"):
         file = made.save(tmp_path)
         assert file.suffix == ".json"
+        assert made.save(tmp_path / "alpha-0.05").parent == tmp_path / "alpha-0.05"  # a folder, no suffix
         assert file.with_suffix(".safetensors").exists()
         for again in (
             type(made).load(tmp_path, vlm, classes),
@@ -274,7 +275,7 @@ def test_bad_input_is_one_sentence() -> None:
         PredictionSets.calibrate(vlm, images, labels, classes, kind="naps")  # type: ignore[arg-type]
     with pytest.raises(BayesVLMError, match="seed is -1"):
         PredictionSets.calibrate(vlm, images, labels, classes, seed=-1)
-    with pytest.raises(BayesVLMError, match="no posterior; fit or load one, or take predictive='plain'"):
+    with pytest.raises(BayesVLMError, match="this model has none; fit or load one, or take predictive='plain'"):
         Selector.calibrate(vlm.without_posterior(), images, labels, classes, score="mcm")
     Detector.calibrate(vlm.without_posterior(), images, classes, score="mcm")
     detector, sets, _ = each(vlm)
