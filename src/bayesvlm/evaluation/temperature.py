@@ -63,10 +63,10 @@ def raised_temperature(
 ) -> Temperature:
     """The largest T within `bounds` whose NLPD is at most one standard error above the smallest.
 
-    Where a shift asks for less confidence than validation images do, this T gives as much less as they allow, and they
-    cannot tell it from the best: a temperature with the shift in mind costs them no more. Whatever is said to be better
-    than temperature scaling under a shift has to be better than this too. The standard error is that of the mean NLPD
-    at the best T, std / sqrt(N). `nlpd` is that at the raised T; at the upper edge even the highest T is as good.
+    Where a shift asks for less confidence than validation images do, this T gives as much less as one standard error
+    of their NLPD pays for, with no image of the shift and no posterior. What is said to be better than temperature
+    scaling under a shift has to be better than this too. The standard error is that of the mean NLPD at the best T,
+    std / sqrt(N). `nlpd` is that at the raised T; `at_edge` says that even the highest T is within it.
     """
     _, high = _checked_bounds(bounds)
     best = fit_temperature(logits, labels, bounds)
