@@ -157,9 +157,9 @@ def calibrate(
             found.labels,
             found.classes,
             sets,
-            kind,
+            kind,  # type: ignore[arg-type]
             by_class=by_class,
-            **given,  # type: ignore[arg-type]
+            **given,
         )
         judges = Judges(detector, made)
     if risk is not None:

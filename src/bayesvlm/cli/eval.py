@@ -197,12 +197,13 @@ def evaluate(
             encoder = FeatureStore(vlm, store, images=images)
         tuned_on = validation or ("validation" if embedded_model(name) else None)
         tempered = not vlm.predicts_variance if chosen is None else bool(set(TEMPERED) & set(chosen))
-        tuning = tuned_on is not None and tempered
         return ZeroShot(
             vlm,
             name,
             methods=chosen,
-            validation=_validation(tuned_on, root, strict, names if validation else None) if tuning else None,
+            validation=_validation(tuned_on, root, strict, names if validation else None)
+            if tempered and tuned_on
+            else None,
             views=Views(views),
             keep=keep,
             cache=store,

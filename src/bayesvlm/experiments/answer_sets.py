@@ -121,7 +121,8 @@ def measure_sets(
                 for kind in kinds:
                     held = scores[kind] <= limits[kind]
                     parts[kind].append((held.sum(dim=1).cpu(), held.gather(1, labels[:, None])[:, 0].cpu()))
-            for kind, of in parts.items():
+            for kind in kinds:
+                of = parts[kind]
                 sizes, covered = (torch.cat(column) for column in zip(*of, strict=True))
                 found[method][kind][name] = Sets(sizes, covered, data.labels.cpu())
     return AnswerSets(miss, found)

@@ -40,10 +40,11 @@ def of_set(data: LabelledSet, names: Sequence[str], scores: Mapping[str, float])
                 break
     shown = []
     for name in names:
-        sample = found.get(name)
-        image = None if sample is None else _read(sample.image, name)
-        if sample is not None and image is not None:
-            label = data.classes[sample.label] if 0 <= sample.label < len(data.classes) else ""
+        if name not in found:
+            continue
+        label_index, image = found[name].label, _read(found[name].image, name)
+        if image is not None:
+            label = data.classes[label_index] if 0 <= label_index < len(data.classes) else ""
             shown.append(Thumbnail(image, name, label, scores[name]))
     return shown
 

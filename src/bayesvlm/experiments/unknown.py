@@ -98,7 +98,8 @@ class Unknown:
             if same := known_classes(known, data, found[data.name].labels):
                 facts["known_all_the_same"][data.name] = same
         kinds: dict[str, Kind] = {known.name: "familiar"}
-        kinds |= {data.name: "shifted" for data in shifted} | {data.name: "unknown" for data in outside}
+        kinds |= dict.fromkeys([data.name for data in shifted], "shifted")
+        kinds |= dict.fromkeys([data.name for data in outside], "unknown")
         classes = self.encoder.classes(set_prompts(known, self.ready.templates))
         negatives = self._negatives(known, classes)
         asked = scores_of(self.vlm, *self.temperatures, negatives=negatives is not None)

@@ -71,7 +71,7 @@ def detection_page(report: DetectionReport, command: str = "", made_from: Mappin
     sections = [
         Section("Are these images familiar?", [Text(_verdict(report)), _spread(report, score), _p_values(report)]),
     ]
-    ends = []
+    ends: list[Text | Gallery] = []
     for text, shown in (
         ("**The least familiar.** What the model has not seen the like of, if anything here.", report.least),
         ("**The most familiar.**", report.most),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -30,6 +30,7 @@ _BINS = 40
 _LARGEST_PANEL = 3.4  # inches a side
 _CURVE_POINTS = 300  # of a curve that are drawn
 _CLASSES = 60  # that have room in a row each
+Dashes = Literal["-"] | tuple[float, Sequence[float]]
 
 
 class Curve(NamedTuple):
@@ -193,11 +194,11 @@ def class_coverage_plot(
     return settled(figure)
 
 
-def _line_styles(sets: Sequence[str], kinds: Mapping[str, str]) -> dict[str, str | tuple[int, tuple[float, ...]]]:
+def _line_styles(sets: Sequence[str], kinds: Mapping[str, str]) -> dict[str, Dashes]:
     """Sets of one kind share its colour and differ in their dashes."""
-    dashes: list[str | tuple[int, tuple[float, ...]]] = ["-", (0, (4, 2)), (0, (1, 1)), (0, (6, 2, 1, 2)), (0, (2, 3))]
+    dashes: list[Dashes] = ["-", (0, (4, 2)), (0, (1, 1)), (0, (6, 2, 1, 2)), (0, (2, 3))]
     seen: dict[str, int] = {}
-    found: dict[str, str | tuple[int, tuple[float, ...]]] = {}
+    found: dict[str, Dashes] = {}
     for name in sets:
         found[name] = dashes[seen.get(kinds[name], 0) % len(dashes)]
         seen[kinds[name]] = seen.get(kinds[name], 0) + 1
