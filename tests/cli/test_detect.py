@@ -194,6 +194,15 @@ def test_json_lines_hold_the_same_as_json(here: Path, run: Run) -> None:
     assert all(isinstance(line["set"], list) and isinstance(line["answered"], bool) for line in lines)
 
 
+def test_parquet_holds_flags_and_lists(here: Path, run: Run) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    assert run("detect", "run", "detector", "photos", "--out", "a.parquet").code == 0
+    rows = parquet.read_table("a.parquet").to_pylist()
+    shown = run("detect", "run", "detector", "photos", "--json").json["images"]
+    for name in ("unknown", "set", "answered", "p_value"):
+        assert [row[name] for row in rows] == [row[name] for row in shown]
+
+
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
 def test_it_goes_on_where_it_was_interrupted(
     here: Path, run: Run, monkeypatch: pytest.MonkeyPatch, suffix: str

@@ -182,6 +182,7 @@ def test_a_result_from_other_inputs_is_not_replaced(run: Run, tmp_path: Path) ->
         (["--ood", "nothing"], "'nothing' is neither a known data set"),
         (["--ood", "empty"], "empty holds no images; name a folder of image files"),
         (["--ood", "broken"], "has no image that can be read"),
+        (["--ood", "alone"], "alone has one image that can be read; a standard error takes two"),
         (["--ood", "new-drawing"], "'new-drawing' is named twice; a set is either known or unknown"),
         (["--ood", "openmoji-black"], "openmoji-black is to be unknown, and 30 of its classes are among the 118 known"),
         (["-d", "unseen-concepts", "--ood", "flags"], "unseen-concepts has 13 other classes: measure it in a call"),
@@ -198,6 +199,7 @@ def test_what_is_refused(run: Run, tmp_path: Path, arguments: list[str], sentenc
     (tmp_path / "empty").mkdir()
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken/a.png").write_bytes(b"no image")
+    photos(tmp_path / "alone", count=1)
     ran = run(*KNOWN, *arguments)
     assert ran.code == 2
     assert ran.out == ""

@@ -47,16 +47,16 @@ class Sets:
         hits = torch.bincount(self.labels[self.covered], minlength=classes)
         return hits, torch.bincount(self.labels, minlength=classes)
 
-    def numbers(self) -> dict[str, float]:
+    def numbers(self) -> dict[str, float | None]:
         """The figures alone, for json."""
         size, coverage = self.mean_size, self.coverage
         return {
             "images": float(len(self.size)),
             "size": size.value,
-            "size_error": size.standard_error,
+            "size_error": size.standard_error if len(self.size) > 1 else None,
             "empty": float((self.size == 0).double().mean()),
             "coverage": coverage.value,
-            "coverage_error": coverage.standard_error,
+            "coverage_error": coverage.standard_error if len(self.size) > 1 else None,
         }
 
 

@@ -93,6 +93,8 @@ class Unknown:
         facts: dict[str, Any] = {"known_all_the_same": {}}
         for data in outside:
             found[data.name] = self.encoder.unlabelled(data)
+            if len(found[data.name].keys) == 1:
+                raise BayesVLMError(f"{data.name} has one image that can be read; a standard error takes two.")
             if not self.keep_known:
                 check_unknown(known, data, found[data.name].labels)
             if same := known_classes(known, data, found[data.name].labels):

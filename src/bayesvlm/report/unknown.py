@@ -275,12 +275,14 @@ def _set_blocks(found: Findings) -> list[Block]:
     )
     hits, images = shown[best][outside.familiar].by_class(len(found.classes))
     if int((images > 1).sum()):
+        shares = (hits / images).nan_to_num(2)
+        least = [f"{found.classes[k]} ({int(hits[k])} of {int(images[k])})" for k in shares.argsort(stable=True)[:3]]
         blocks.append(
             Plot(
                 class_coverage_plot(found.classes, hits, images, nominal),
                 f"**Coverage by class** ({best}, APS, fresh images of {outside.familiar}). The promise is for all "
                 "classes together: some have less than the dotted line, and where each has few images, chance does "
-                "that too. Larger dots are classes with more images.",
+                f"that too. Larger dots are classes with more images. Least covered: {', '.join(least)}.",
                 "Share of each class's images whose prediction set holds the class.",
                 class_coverage_plot(found.classes, hits, images, nominal, width=NARROW),
             )
