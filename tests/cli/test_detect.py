@@ -112,7 +112,7 @@ def test_a_model_without_a_posterior(here: Path, run: Run) -> None:
 
     model = save_tiny_clip(here / "tiny")
     asked = ("detect", "calibrate", model, "familiar", "--classes", "pizza,banana", "-o", "other")
-    assert "this model has no posterior; fit or load one, or take predictive='plain'" in run(*asked).err
+    assert "this model has none; fit or load one, or take predictive='plain'" in run(*asked).err
     assert run(*asked, "--plain").code == 0
     found = run("detect", "run", "other", "photos", "--json").json
     assert len(found["images"]) == len(images(here))

@@ -34,6 +34,7 @@ Kind = Literal["familiar", "shifted", "unknown"]
 BASELINE = "MCM"
 _FIGURES = {"auroc": auroc, "fpr95": fpr95, "aupr": aupr}
 _SHOWN = 5  # classes in a sentence
+_EXACT = 1e-12  # of p-values that are to be the false-alarm rate
 
 
 class Asked(NamedTuple):
@@ -192,7 +193,7 @@ class Outside:
             for title, values in of.items():
                 calibration = self.scores[self.familiar][title][self.rows]
                 asked = values[fresh] if name == self.familiar else values
-                alarms = conformal.p_values(calibration, asked) <= self.false_alarms
+                alarms = conformal.p_values(calibration, asked) <= self.false_alarms + _EXACT
                 found[name][title] = float(alarms.double().mean())
         return found
 

@@ -35,6 +35,7 @@ from bayesvlm.safety import Predictive, familiarities
 from bayesvlm.safety.negatives import Negatives, word_list
 
 RAISED = "raised temperature"
+_ROUNDING = 4 * torch.finfo(torch.float32).eps  # relative: what equal scores may differ by
 
 
 class Unknown:
@@ -110,7 +111,7 @@ class Unknown:
             for name, encoded in found.items():
                 scores[name] = measure(self.vlm, encoded.features, classes, asked, negatives)
                 advance(1)
-        flat = [title for title, values in scores[known.name].items() if float(values.min()) == float(values.max())]
+        flat = [title for title, values in scores[known.name].items() if _all_equal(values)]
         facts |= {
             "images": {name: len(encoded.keys) for name, encoded in found.items()},
             "classes": len(known.classes),
@@ -216,3 +217,8 @@ class Unknown:
 
     def _named(self, data: LabelledSet) -> dict[str, str]:
         return {"name": data.name, "fingerprint": self.encoder.fingerprint(data)}
+
+
+def _all_equal(values: Tensor) -> bool:  # [N]
+    """Whether a score tells no image from another by more than rounding."""
+    return float(values.max() - values.min()) <= _ROUNDING * float(values.abs().max())

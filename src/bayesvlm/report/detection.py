@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 
 import torch
 from matplotlib.figure import Figure
-from scipy.stats import betabinom
 from torch import Tensor
 
 from bayesvlm.experiments.thumbnails import Thumbnail
@@ -107,7 +105,7 @@ def _whose(detector: Detector) -> str:
 def _verdict(report: DetectionReport) -> str:
     """How many are flagged, beside how many would be if all were familiar."""
     detector, count, flagged = report.detector, len(report.familiarity), int(report.unknown.sum())
-    expected, most = detector.false_alarms * count, most_flagged(detector, count)
+    expected, most = detector.false_alarms * count, round(count * detector.bound(images=count))
     if flagged <= most:
         judged = f"no more than so many familiar images may well give (up to {most:,} in 95 of 100 cases)"
     else:
@@ -117,15 +115,6 @@ def _verdict(report: DetectionReport) -> str:
         f"average. That is {judged}. Known things in another style or from another camera are flagged too: the promise "
         "is for images like those it was calibrated on."
     )
-
-
-def most_flagged(detector: Detector, count: int, confidence: float = 0.95) -> int:
-    """How many of so many familiar images are flagged at most, with a confidence over them and the calibration images.
-
-    The number is beta-binomial: the share of all familiar images below the threshold is a beta variable.
-    """
-    place = math.floor((detector.n + 1) * detector.false_alarms + 1e-9)
-    return int(betabinom.ppf(confidence, count, place, detector.n + 1 - place))
 
 
 def _spread(report: DetectionReport, score: str) -> Plot:
