@@ -27,13 +27,9 @@ from bayesvlm.cli.options import (
 from bayesvlm.cli.output import emit, remark, table
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from bayesvlm.cli.answers import Row
     from bayesvlm.cli.detecting import Judges
     from bayesvlm.core.features import Features
-    from bayesvlm.experiments.feature_store import FeatureStore
-    from bayesvlm.images.files import SkippedImages
 
 SHOWN = 10  # of the answers that go to a file, on the terminal
 THUMBNAILS = 8  # on the page, at each end
@@ -115,6 +111,7 @@ def calibrate(
 
         bayesvlm detect calibrate posterior/ familiar/ --classes-file names.txt --score mcm --plain --out plain/
     """
+    from bayesvlm.cli.calibrating import calibration_images, given_negatives
     from bayesvlm.cli.detecting import About, Judges, check_replaceable, loaded, remove_earlier, stored_name
     from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.data.cache import FeatureCache
@@ -126,10 +123,10 @@ def calibrate(
     if plain and temperature is not None:
         raise BayesVLMError("--plain is a temperature of 1; leave it out with --temperature.")
     predictive: Any = "plain" if plain else "bayes" if temperature is None else temperature
-    words = _words(score, negatives)
+    words = given_negatives(score, negatives)
     skipped = SkippedImages(strict)
     vlm = loaded(posterior, model, device, strict)
-    found = _familiar(
+    found = calibration_images(
         images,
         (classes, classes_file),
         (template, templates),
@@ -285,100 +282,6 @@ def run(
         result["report"] = str(page)
         text.append(f"the answers are in {out} ({found.pace()}); the page is {page}")
     emit(result, text, as_json)
-
-
-class _Familiar:
-    """Calibration images: features, labels where they are needed, the classes and their prompts."""
-
-    def __init__(
-        self,
-        name: str,
-        features: Features,
-        labels: Tensor | None,
-        classes: Sequence[Any],
-        templates: Sequence[str],
-        source: str,
-    ) -> None:
-        self.name, self.features, self.labels = name, features, labels
-        self.classes, self.templates, self.source = list(classes), list(templates), source
-
-
-def _familiar(
-    given: str,
-    classes: tuple[str | None, Path | None],
-    templates: tuple[list[str] | None, str | None],
-    store: FeatureStore,
-    root: Path | None,
-    skipped: SkippedImages,
-    *,
-    labelled: bool,
-    half: bool,
-) -> _Familiar:
-    """Images to calibrate on; the classes are those that are given, or the set's."""
-    import torch
-
-    from bayesvlm.cli.labelled import labelled_source
-    from bayesvlm.cli.prompts import A_PHOTO, class_names, templates_given, to_ask_for, tuned_otherwise
-    from bayesvlm.core.errors import BayesVLMError
-    from bayesvlm.data import resolve
-    from bayesvlm.data.labelled.class_names import ClassNames
-    from bayesvlm.data.labelled.templates import ALL
-    from bayesvlm.safety import halves
-
-    names = None if classes == (None, None) else class_names(*classes)
-    own: Sequence[str]
-    labels = None
-    if labelled:
-        source = labelled_source(given, root, skipped, names)
-        own, asked, name = source.templates, names or ClassNames.of(list(source.classes)), source.name
-        encoded = source.encode(store, asked, skipped)
-        features, labels = encoded.features, torch.tensor(encoded.labels)
-    else:
-        data = resolve(given, kind="images", root=root).open(strict=skipped.strict)
-        if names is None and len(data.classes) < 2:
-            raise BayesVLMError(
-                f"{data.name} has no class folders, so nothing says which classes are known; give them with --classes "
-                "'cat,dog' or --classes-file names.txt."
-            )
-        own, asked, name = data.templates, names or ClassNames.of(list(data.classes)), data.name
-        found = store.unlabelled(data)
-        skipped.reasons.update(found.skipped)
-        features = found.features
-    prompts = templates_given(*templates)
-    if prompts is None:
-        used = list(A_PHOTO) if names is not None else [own[0]]
-    else:
-        used = list(own) if prompts == ALL else list(prompts)
-    if note := tuned_otherwise(store.vlm, used):
-        remark(note)
-    source_name = _source(given, name)
-    if half:
-        assert labels is not None
-        rows = halves(labels)[1]
-        features, labels, source_name = features[rows], labels[rows], f"{source_name}, second half"
-    return _Familiar(name, features, labels, to_ask_for(asked), used, source_name)
-
-
-def _source(given: str, name: str) -> str:
-    """What a set is called where `tune` and the embedded posteriors say what they were tuned on."""
-    from bayesvlm.embedded import SPLITS
-
-    return f"the embedded world, split {given}" if given in SPLITS else name
-
-
-def _words(score: str, negatives: Path | None) -> list[str] | None:
-    from bayesvlm.cli.detecting import read_words
-    from bayesvlm.core.errors import BayesVLMError
-
-    asked = score.strip().lower() == "neglabel"
-    if asked and negatives is None:
-        raise BayesVLMError(
-            "--score neglabel holds the classes against words for what the images are not; give a file of them, one "
-            "per line, with --negatives."
-        )
-    if negatives is not None and not asked:
-        raise BayesVLMError(f"--negatives goes with --score neglabel, and the score is {score!r}; leave one out.")
-    return None if negatives is None else read_words(negatives)
 
 
 def _folder(out: Path) -> Path:
