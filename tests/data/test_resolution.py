@@ -414,8 +414,8 @@ def test_labelled_images_that_there_are_not(name: str, sentence: str) -> None:
 
 
 def test_a_kind_that_there_is_not() -> None:
-    with pytest.raises(BayesVLMError, match="kind='images'"):
-        resolve("train", "images")  # type: ignore[call-overload]
+    with pytest.raises(BayesVLMError, match="kind='sounds'"):
+        resolve("train", "sounds")  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize(

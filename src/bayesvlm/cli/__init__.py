@@ -14,6 +14,7 @@ from bayesvlm.cli.bench import bench
 from bayesvlm.cli.classify import classify
 from bayesvlm.cli.convert import convert
 from bayesvlm.cli.demo import demo
+from bayesvlm.cli.detect import detect
 from bayesvlm.cli.eval import evaluate
 from bayesvlm.cli.export import export
 from bayesvlm.cli.finetune import finetune
@@ -53,6 +54,8 @@ def options(
 
 for command in (demo, fit, tune, evaluate, classify, select, finetune, adapt, export, info, convert, merge, bench):
     app.command("eval" if command is evaluate else None)(command)
+    if command is select:
+        app.add_typer(detect)
 add_installed(app)
 
 

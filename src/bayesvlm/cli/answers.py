@@ -1,4 +1,4 @@
-"""The file `bayesvlm classify` writes: answers as they come, under a name that says so until all of them are there.
+"""The file `bayesvlm classify` and `detect run` write: answers as they come, under another name until all are there.
 
 What a run that was killed has written is kept: the same command goes on after the last answer that is whole.
 """
@@ -188,14 +188,19 @@ class AnswerFile:
 
 _OF_CLASS = ("class", "prob", "label_prob", "cosine")
 _INTERVAL = ("low", "high")
+_FLAGS = ("unknown", "answered")
+_SETS = ("set",)
+_COUNTS = ("set_size",)
+_BETWEEN = "|"  # class names of a set in a csv: no name holds a bar, which separates synonyms
 
 
 def _flat(row: Row) -> Iterator[Row]:
     """An answer as a line per class that is shown."""
     of_image = {name: value for name, value in row.items() if name not in ("image", "top")}
     for rank, best in enumerate(row["top"], start=1):
-        of_class = {name: best.get(name) for name in _OF_CLASS}
-        interval = dict(zip(_INTERVAL, best["interval"], strict=True))
+        names = _OF_CLASS if "interval" in best else tuple(best)
+        of_class = {name: best.get(name) for name in names}
+        interval = dict(zip(_INTERVAL, best["interval"], strict=True)) if "interval" in best else {}
         yield {"image": row["image"], "rank": rank, **of_class, **interval, **of_image}
 
 
@@ -206,8 +211,25 @@ def _write_csv(rows: Sequence[Row], first: bool) -> str:
     lines = [line for row in rows for line in _flat(row)]
     if first:
         writer.writerow(lines[0])
-    writer.writerows(line.values() for line in lines)
+    writer.writerows(map(_cell, line.values()) for line in lines)
     return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    """Flags and sets of names as a cell of a csv."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return _BETWEEN.join(value) if isinstance(value, list) else value
+
+
+def _of_cell(name: str, text: str) -> Any:
+    if name in _FLAGS:
+        return text == "true"
+    if name in _COUNTS:
+        return int(text)
+    if name in _SETS:
+        return text.split(_BETWEEN) if text else []
+    return float(text)
 
 
 def _read_csv(file: TextIO) -> Iterator[Row]:
@@ -228,10 +250,11 @@ def _read_csv(file: TextIO) -> Iterator[Row]:
 def _unflat(lines: Sequence[Mapping[str, str]]) -> Row:
     top = []
     for line in lines:
-        numbers = {name: float(line[name]) for name in ("prob", "cosine", "label_prob") if line[name]}
-        top.append({"class": line["class"], **numbers, "interval": [float(line[name]) for name in _INTERVAL]})
+        numbers = {name: float(line[name]) for name in ("prob", "cosine", "label_prob") if line.get(name)}
+        interval = {"interval": [float(line[name]) for name in _INTERVAL]} if _INTERVAL[0] in line else {}
+        top.append({"class": line["class"], **numbers, **interval})
     named = ("image", "rank", *_OF_CLASS, *_INTERVAL)
-    of_image = {name: float(value) for name, value in lines[0].items() if name not in named}
+    of_image = {name: _of_cell(name, value) for name, value in lines[0].items() if name not in named}
     return {"image": lines[0]["image"], "top": top, **of_image}
 
 
@@ -258,6 +281,8 @@ def _finish_parquet(rows: Iterator[Row], path: Path) -> None:
             lines = [line for row in group for line in _flat(row)]
             if writer is None:
                 kinds = {"image": pyarrow.string(), "rank": pyarrow.int32(), "class": pyarrow.string()}
+                kinds |= dict.fromkeys(_COUNTS, pyarrow.int32())
+                kinds |= dict.fromkeys(_FLAGS, pyarrow.bool_()) | dict.fromkeys(_SETS, pyarrow.list_(pyarrow.string()))
                 schema = pyarrow.schema([(name, kinds.get(name, pyarrow.float64())) for name in lines[0]])
                 writer = ParquetWriter(path, schema)
             writer.write_table(pyarrow.Table.from_pylist(lines, schema))

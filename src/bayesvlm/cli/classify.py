@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import time
-import warnings
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,10 +25,11 @@ from bayesvlm.cli.options import (
 from bayesvlm.cli.output import emit, remark, table
 
 if TYPE_CHECKING:
-    from bayesvlm.cli.answers import AnswerFile, Resumed
+    from bayesvlm.cli.answers import Row
+    from bayesvlm.cli.detecting import Judges
+    from bayesvlm.core.features import Features
     from bayesvlm.core.prediction import Prediction
-    from bayesvlm.experiments.feature_store import FeatureStore
-    from bayesvlm.images.files import SkippedImages
+    from bayesvlm.vlm import BayesVLM
 
 _NATS = ("entropy", "epistemic", "aleatoric")
 _SPLIT = "entropy = epistemic + aleatoric, in nats: the shares come from draws of the parameters"
@@ -59,6 +57,24 @@ def classify(
     method: Annotated[
         str, typer.Option(help="What predicts: probcosine, mean (no variances), native (the model's own score).")
     ] = "probcosine",
+    unknown: Annotated[
+        Path | None,
+        typer.Option(
+            "--unknown",
+            help="A folder that `detect calibrate` made: flag unfamiliar images by it. It brings classes and prompts.",
+        ),
+    ] = None,
+    sets: Annotated[
+        float | None,
+        typer.Option(
+            help="With --unknown, made from labelled images: the classes an image may be of, without the right one at "
+            "this rate at most."
+        ),
+    ] = None,
+    risk: Annotated[
+        float | None,
+        typer.Option(help="As --sets: answer as many images as this rate of wrong answers allows, and no others."),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Write the answers here: .csv, .jsonl (json lines) or .parquet.")
     ] = None,
@@ -91,13 +107,19 @@ def classify(
 
     With --engine ray a Ray cluster reads the files, which every node must see, and encodes them.
 
+    With --unknown images that are unlike the familiar ones are flagged, with a p-value; with --sets and --risk each
+    image has the set of classes that it may be of, and whether to answer at all.
+
     Examples:
 
         bayesvlm classify posterior/ photo.jpg --classes "cat,dog,horse"
 
+        bayesvlm classify posterior/ photos/ --unknown detector/ --sets 0.1 --risk 0.05 --out results.csv
+
         bayesvlm classify posterior/ photos/ --classes-file names.txt --top 5 --out results.csv
     """
-    from bayesvlm.cli.answers import AnswerFile, Resumed
+    from bayesvlm.cli.answering import Answering, stamp
+    from bayesvlm.cli.answers import AnswerFile
     from bayesvlm.cli.prompts import A_PHOTO, read_classes, templates_given, tuned_otherwise
     from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.data.cache import FeatureCache
@@ -105,17 +127,15 @@ def classify(
     from bayesvlm.data.labelled.templates import shown_templates
     from bayesvlm.engine import cluster, ray_encoder
     from bayesvlm.experiments.feature_store import FeatureStore
-    from bayesvlm.experiments.image_files import encode_files
     from bayesvlm.images.files import SkippedImages, find_all_images
-    from bayesvlm.images.workers import worker_failures
-    from bayesvlm.progress import duration, progress_bar
     from bayesvlm.prompts import ClassPrompts
     from bayesvlm.vlm import BayesVLM
 
     asked_of_ray = ray_options(engine, address, actors, gpus_per_actor, cpus_per_actor, device, workers)
     used = templates_given(template, templates, A_PHOTO)
-    asked = ClassPrompts.of(read_classes(classes, classes_file), used)
-    names = list(asked.names)
+    remembered = unknown is not None and classes is None and classes_file is None
+    _check_judging(unknown, sets, risk, remembered and bool(template or templates))
+    listed = None if remembered else read_classes(classes, classes_file)
     answers = None if out is None else AnswerFile(out, overwrite)
     skipped = SkippedImages(strict)
     paths = find_all_images(with_tables(images), skipped)
@@ -130,22 +150,30 @@ def classify(
     models = {
         "posterior": posterior,
         "model": model,
-        "files": _stamp(*(Path(name) for name in (posterior, model) if name)),
-    }
-    question = {
-        **models,
-        "images": _stamp(*paths),
-        "names": names,
-        "prompts": asked.texts,
-        "groups": asked.groups,
-        **settings,
+        "files": stamp(*(Path(name) for name in (posterior, model) if name)),
     }
     here = "cpu" if asked_of_ray else device
     vlm = BayesVLM.from_pretrained(posterior, model=model, device=here, strict=strict)
     if link is not None:
         vlm = vlm.replace(link=link)  # type: ignore[arg-type]
-    if note := tuned_otherwise(vlm, used):
-        remark(note)
+    judges = None if unknown is None else _judges(unknown, vlm, listed, used, sets, risk)
+    if listed is not None:
+        asked = ClassPrompts.of(listed, used)
+        if note := tuned_otherwise(vlm, used):
+            remark(note)
+    else:
+        assert judges is not None  # it is from there that the classes come
+        asked = judges.prompts
+    names = list(asked.names)
+    question = {
+        **models,
+        "images": stamp(*paths),
+        "names": names,
+        "prompts": asked.texts,
+        "groups": asked.groups,
+        **settings,
+        **({} if unknown is None else {"unknown": stamp(unknown), "sets": sets, "risk": risk}),
+    }
     if len(names) == 1:
         alone = "; `alone` (label_prob in files) is that of the label by itself" if vlm.loss == "sigmoid" else ""
         remark(f"there is one class only, so the probability of {names[0]!r} is always 1 and says nothing{alone}")
@@ -154,79 +182,82 @@ def classify(
         resources = context.with_resource(cluster(asked_of_ray))
         encoder = context.with_resource(ray_encoder(vlm.encoder("images"), resources))
     store = FeatureStore(vlm, FeatureCache(cache), workers, encoder)
-    found = Resumed()
-    begun = time.monotonic()
-    try:
-        with (
-            answers.open(question) if answers else nullcontext(),
-            progress_bar("classifying", total=len(paths), unit="images") as advance,
-            warnings.catch_warnings(),
-            worker_failures(),
-        ):
-            warnings.filterwarnings("ignore", "There is one class only")  # it is said above
-            if answers:
-                found = _resumed(answers, paths, None if as_json else SHOWN, store, skipped)
-            already, rows = found.done, found.rows  # that are shown
-            advance(already)
-            texts = store.classes(asked) if not asked.single else vlm.text_features(asked.texts, progress=False)
-            for batch in encode_files(store, paths, skipped, batch_size, start=already):
-                if batch.paths:
-                    prediction = vlm.classify(batch.features, texts, method=method)  # type: ignore[arg-type]
-                    described = _describe(batch.paths, prediction, names, top, level)
-                    if answers:
-                        answers.add(described)
-                    rows += described if as_json or answers is None else described[: SHOWN - len(rows)]
-                    found.answered += len(described)
-                found.done += batch.seen
-                advance(batch.seen)
-            if not found.answered:
-                raise BayesVLMError(f"None of the {len(paths)} image(s) could be read; the reasons are above.")
-    except KeyboardInterrupt:
-        where = f" and their answers are in {answers.partial}" if answers and found.answered else ""
-        kept = f"{found.done} of {len(paths)} images are done{where}; give the same command again to go on from there"
-        remark(f"interrupted: {kept if found.done else f'none of the {len(paths)} images was done'}")
-        raise typer.Exit(130) from None
-    finally:
-        if skipped.reasons:
-            remark(str(skipped))
+    asking = Answering(
+        "classifying",
+        paths,
+        store,
+        skipped,
+        answers,
+        question,
+        None if as_json or answers is None else SHOWN,
+        batch_size,
+    )
+
+    def prepare(already: int) -> Callable[[list[Path], Features], list[Row]]:
+        texts = store.classes(asked) if not asked.single else vlm.text_features(asked.texts, progress=False)
+        judge = None if judges is None else judges.begin(already)
+
+        def describe(paths: list[Path], features: Features) -> list[Row]:
+            prediction = vlm.classify(features, texts, method=method)  # type: ignore[arg-type]
+            rows = _describe(paths, prediction, names, top, level)
+            return rows if judge is None else [row | said for row, said in zip(rows, judge(features), strict=True)]
+
+        return describe
+
+    found = asking.run(prepare)
+    rows = found.rows
     result = {
         "posterior": posterior,
         "method": method,
-        "templates": used,
+        "templates": None if remembered else used,
         "scale": vlm.scale,
+        **({} if judges is None else {"judged_by": judges.facts()}),
         "images": rows,
         "skipped": skipped.reasons,
     }
-    how = f"by {method}, temperature t = {vlm.scale:.4g}, prompts: {shown_templates(used)}"
-    text: list[str | Table] = [_as_table(rows, level), how, _SPLIT]
+    prompts = f"those of {unknown}" if remembered else shown_templates(used)
+    how = f"by {method}, temperature t = {vlm.scale:.4g}, prompts: {prompts}"
+    text: list[str | Table] = [_as_table(rows, level), how, _SPLIT, *([] if judges is None else judges.described())]
     if answers:
-        taken = max(time.monotonic() - begun, 1e-9)
-        pace = f"{duration(taken)}, {(found.done - already) / taken:,.3g} images per second"
-        before = f", {already} of them looked at before" if already else ""
-        text.append(f"{found.answered} images classified; the answers are in {out} ({pace}{before})")
+        text.append(f"{found.answered} images classified; the answers are in {out} ({found.pace()})")
     emit(result, text, as_json)
 
 
-def _resumed(
-    answers: AnswerFile, paths: list[Path], shown: int | None, store: FeatureStore, skipped: SkippedImages
-) -> Resumed:
-    """What an earlier run has answered, unless one of the images that it could not read can be read now."""
-    from bayesvlm.experiments.image_files import still_unreadable
+def _check_judging(
+    unknown: Path | None,
+    sets: float | None,
+    risk: float | None,
+    prompted: bool,
+) -> None:
+    """Refuse options that do not go together; `prompted`: there are prompts and no classes to put in them."""
+    from bayesvlm.core.errors import BayesVLMError
 
-    found = answers.resume(paths, shown)
-    return found if still_unreadable(found.passed, store, skipped) else answers.restart()
+    if unknown is None and (sets is not None or risk is not None):
+        option, value = ("--sets", sets) if sets is not None else ("--risk", risk)
+        raise BayesVLMError(
+            f"{option} {value:g} needs calibration images: make a folder with `bayesvlm detect calibrate POSTERIOR "
+            f"IMAGES {option} {value:g} --out detector/` and name it with --unknown detector/."
+        )
+    if unknown is not None and prompted:
+        raise BayesVLMError(
+            f"The classes and their prompts come from {unknown}; leave --template and --templates out, or give "
+            "--classes too."
+        )
 
 
-def _stamp(*paths: Path) -> str:
-    """A hash that changes when one of these files does, or one in these folders: by names, sizes and dates."""
-    digest = hashlib.sha256()
-    for path in paths:
-        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-            status = file.stat() if file.is_file() else None
-            digest.update(
-                f"{file}\0{status and (status.st_size, status.st_mtime_ns)}\0".encode(errors="surrogateescape")
-            )
-    return digest.hexdigest()
+def _judges(
+    folder: Path,
+    vlm: BayesVLM,
+    classes: list[Sequence[str]] | None,
+    templates: list[str],
+    sets: float | None,
+    risk: float | None,
+) -> Judges:
+    """The detector of a folder, and what else is asked of it."""
+    from bayesvlm.cli.detecting import Judges
+
+    found = Judges.load(folder, vlm, classes, templates).at(folder, miss=sets, risk=risk)
+    return found.only(sets=sets is not None, selector=risk is not None)
 
 
 def _describe(
@@ -262,6 +293,8 @@ def _describe(
 
 
 def _as_table(rows: list[dict[str, Any]], level: float) -> Table:
+    from bayesvlm.cli.detecting import judged, judged_columns
+
     lines = []
     for row in rows:
         for rank, best in enumerate(row["top"]):
@@ -270,7 +303,9 @@ def _as_table(rows: list[dict[str, Any]], level: float) -> Table:
             low, high = best["interval"]
             cosine = [f"{best['cosine']:.3f}", f"{low:.2f}..{high:.2f}"]
             nats = [f"{row[name]:.3f}" if rank == 0 else "" for name in _NATS]
-            lines.append([name, best["class"], f"{best['prob']:.3f}", *label, *cosine, *nats])
+            said = judged(row) if rank == 0 else [""] * len(judged(row))
+            lines.append([name, best["class"], f"{best['prob']:.3f}", *label, *cosine, *nats, *said])
     label_column = ["alone"] if "label_prob" in rows[0]["top"][0] else []
     columns = ["image", "class", "prob.", *label_column, "cosine", f"{100 * level:g} %", *_NATS]
+    columns += judged_columns(rows[0])
     return table("", columns, lines, texts=2)

@@ -28,6 +28,7 @@ from bayesvlm.cli.output import emit, remark, table
 if TYPE_CHECKING:
     from bayesvlm.data import LabelledSet
     from bayesvlm.data.labelled.class_names import ClassNames
+    from bayesvlm.experiments.zero_shot import ZeroShot
 
 
 def evaluate(
@@ -48,15 +49,16 @@ def evaluate(
     validation: Annotated[
         str | None,
         typer.Option(
-            help="A labelled set to find the temperature on; without one the method temperature is left out. "
+            help="A labelled set to find temperatures on; without one temperature and raised-temperature are left out. "
             "[default for emoji models: their validation split]"
         ),
     ] = None,
     methods: Annotated[
         str | None,
         typer.Option(
-            help="Methods to compare, comma-separated: plain, temperature, tta, bayes, bayes+tta; or all; for models "
-            "that predict variances mean, native, probcosine. [default: plain,temperature,bayes or these three]"
+            help="Methods to compare, comma-separated: plain, temperature, raised-temperature (as high as one standard "
+            "error of the validation NLPD allows), tta, bayes, bayes+tta; or all; for models that predict variances "
+            "mean, native, probcosine. [default: plain,temperature,raised-temperature,bayes or these three]"
         ),
     ] = None,
     views: Annotated[int, typer.Option(help="How many random crops of an image vote (tta).")] = 64,
@@ -80,6 +82,32 @@ def evaluate(
     ] = False,
     overwrite: Overwrite = False,
     model: Model = None,
+    ood: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--ood",
+            help="Unknown things to tell from the known ones of --data: a set shown by --list, a folder of images or a "
+            "table; repeatable. The first --data is what is familiar, further ones are its classes under a shift.",
+        ),
+    ] = None,
+    selective: Annotated[
+        bool, typer.Option("--selective", help="Measure how well wrong answers are found, instead of the usual tables.")
+    ] = False,
+    negatives: Annotated[
+        Path | None,
+        typer.Option(help="With --ood: a file of words for what the images are not, one per line, for NegLabel."),
+    ] = None,
+    keep_known: Annotated[
+        bool, typer.Option("--keep-known", help="With --ood: known classes in such a set are unknown all the same.")
+    ] = False,
+    false_alarms: Annotated[
+        float | None,
+        typer.Option(help="With --ood: share of familiar images that may be flagged. [default: 0.05]"),
+    ] = None,
+    miss: Annotated[
+        float | None,
+        typer.Option(help="With --ood: how often a prediction set may lack the right class. [default: 0.1]"),
+    ] = None,
     listed: Annotated[bool, typer.Option("--list", help="Show the sets there are, and where each was found.")] = False,
     device: Device = None,
     strict: StrictPosterior = False,
@@ -91,6 +119,10 @@ def evaluate(
     the folder. Features are encoded once and kept, so that a second call takes seconds; with --engine ray the images
     are encoded by a Ray cluster. A result that was made from other inputs is replaced with --overwrite only.
 
+    With --ood or --selective it measures what the model does not know: how well each score tells unknown things from
+    known ones (AUROC, FPR95, AUPR with bootstrap intervals, DeLong's test against MCM), and how well wrong answers are
+    found (AURC, E-AURC, AUGRC, coverage at a risk). The page is unknown.html.
+
     Examples:
 
         bayesvlm eval emoji-clip emoji-siglip -d new-drawing -d openmoji-black
@@ -101,9 +133,16 @@ def evaluate(
 
         bayesvlm eval posterior/ -d photos.csv --classes-file names.csv
 
+        bayesvlm eval emoji-clip -d new-drawing -d openmoji-black --ood flags --ood photos/
+
+        bayesvlm eval posterior/ -d imagenet --ood inaturalist --ood sun --ood places --ood textures
+
+        bayesvlm eval emoji-clip -d new-drawing -d openmoji-black --selective
+
         bayesvlm eval --list
     """
     from bayesvlm.artifacts.files import check_writable
+    from bayesvlm.cli.eval_unknown import evaluate_unknown, unknown_options
     from bayesvlm.cli.prompts import templates_given
     from bayesvlm.core.errors import BayesVLMError, check_count
     from bayesvlm.data import resolve
@@ -113,6 +152,7 @@ def evaluate(
     from bayesvlm.embedded import embedded_model
     from bayesvlm.engine import cluster, ray_encoder
     from bayesvlm.experiments.feature_store import FeatureStore
+    from bayesvlm.experiments.methods import TEMPERED
     from bayesvlm.experiments.zero_shot import ZeroShot, place
     from bayesvlm.report.page import check_replaces
     from bayesvlm.report.tables import FORMATS, render_table
@@ -136,7 +176,11 @@ def evaluate(
     asked = ray_options(engine, address, actors, gpus_per_actor, cpus_per_actor, device)
     prompts = templates_given(template, templates)
     chosen = None if methods is None else _methods(methods)
-    check_replaces(check_writable(out) / "report.html", MADE_FROM, overwrite)
+    usual = {"--table": form is not None, "--skip-existing": skip_existing}
+    unknown = unknown_options(ood, selective, negatives, keep_known, false_alarms, miss, usual)
+    check_writable(out)
+    if unknown is None:
+        check_replaces(out / "report.html", MADE_FROM, overwrite)
 
     names = None if classes_file is None else ClassNames.of(classes_file)
     sets = [resolve(name, root=root).open(strict=strict, classes=names) for name in data]
@@ -144,16 +188,16 @@ def evaluate(
     _check_models(models, chosen, validation)
     store = FeatureCache(cache)
     resources = None if asked is None else context.with_resource(cluster(asked))
-    results, skipped = [], []
-    for name in models:
+
+    def ready(name: str) -> ZeroShot:
         vlm = BayesVLM.from_pretrained(name, model=model, device="cpu" if asked else device, strict=strict)
         encoder = None
         if resources is not None:
             images = context.with_resource(ray_encoder(vlm.encoder("images"), resources))
             encoder = FeatureStore(vlm, store, images=images)
         tuned_on = validation or ("validation" if embedded_model(name) else None)
-        tempered = not vlm.predicts_variance if chosen is None else "temperature" in chosen
-        run = ZeroShot(
+        tempered = not vlm.predicts_variance if chosen is None else bool(set(TEMPERED) & set(chosen))
+        return ZeroShot(
             vlm,
             name,
             methods=chosen,
@@ -166,6 +210,13 @@ def evaluate(
             templates=prompts,
             encoder=encoder,
         )
+
+    if unknown is not None:
+        evaluate_unknown(map(ready, models), models, sets, unknown, root, out, strict, overwrite, as_json)
+        return
+    results, skipped = [], []
+    for run in map(ready, models):
+        name = run.name
         paths = [place(out, name, labelled.name) for labelled in sets]
         before = [_before(path, run.inputs(data), overwrite) for path, data in zip(paths, sets, strict=True)]
         for labelled, path, result in zip(sets, paths, before, strict=True):
@@ -232,7 +283,7 @@ def _check_models(models: list[str], methods: list[str] | None, validation: str 
     from bayesvlm.artifacts.hub import find_posterior
     from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.embedded import embedded_model
-    from bayesvlm.experiments.methods import SINGLE
+    from bayesvlm.experiments.methods import SINGLE, TEMPERED
     from bayesvlm.models.loading import brings_variances
     from bayesvlm.models.probabilistic import probabilistic_family
 
@@ -241,9 +292,9 @@ def _check_models(models: list[str], methods: list[str] | None, validation: str 
         if methods is None and (not folder.is_dir() or probabilistic_family(folder) is not None):
             continue  # which methods suit it is known when it is loaded
         asked = SINGLE if methods is None else methods
-        if list(asked) == ["temperature"] and validation is None and embedded_model(name) is None:
+        if set(asked) <= set(TEMPERED) and validation is None and embedded_model(name) is None:
             raise BayesVLMError(
-                f"{name}: the method temperature needs labelled images to find it on; name a set with --validation."
+                f"{name}: the method {asked[0]} needs labelled images to find it on; name a set with --validation."
             )
         bayesian = any("Bayes" in method for method in asked)
         if bayesian and find_posterior(name) is None and folder.is_dir() and not brings_variances(folder):
@@ -301,13 +352,16 @@ def _methods(listed: str) -> list[str]:
     from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.experiments.methods import METHODS, PREDICTED
 
-    known = {method.lower().replace(" ", ""): method for method in (*METHODS, *PREDICTED)}
-    if listed.strip().lower() == "all":
+    def plainly(name: str) -> str:
+        return "".join(letter for letter in name.lower() if letter not in " -_")
+
+    if plainly(listed) == "all":
         return list(METHODS)
-    named = [name.strip().lower().replace(" ", "") for name in listed.split(",") if name.strip()]
-    unknown = [name for name in named if name not in known]
-    if unknown or not named:
-        raise BayesVLMError(f"--methods {listed!r}: use some of {', '.join(known)}, separated by commas, or all.")
+    known = {plainly(method): method for method in (*METHODS, *PREDICTED)}
+    named = [plainly(name) for name in listed.split(",") if name.strip()]
+    if not named or not set(named) <= set(known):
+        shown = ", ".join(method.lower().replace(" + ", "+").replace(" ", "-") for method in known.values())
+        raise BayesVLMError(f"--methods {listed!r}: use some of {shown}, separated by commas, or all.")
     return [method for name, method in known.items() if name in named]
 
 
@@ -339,6 +393,7 @@ def _list(root: Path | None, as_json: bool) -> None:
     from bayesvlm.data import resolve
     from bayesvlm.data.labelled import KNOWN
     from bayesvlm.data.names import data_root
+    from bayesvlm.data.unlabelled import OUT_SETS
     from bayesvlm.embedded import SPLITS, world
 
     try:
@@ -346,9 +401,10 @@ def _list(root: Path | None, as_json: bool) -> None:
     except BayesVLMError:
         embedded = dict.fromkeys(SPLITS, "not here: `pip install 'bayesvlm[world]'`")
     known = {name: resolve(name, root=root) for name in KNOWN}
+    outside = {name: resolve(name, kind="images", root=root) for name in OUT_SETS}
     found = {name: source.where if source.here else None for name, source in known.items()}
     top = data_root(root)
-    used = {path for source in known.values() if source.here for path in source.paths}
+    used = {path for source in (*known.values(), *outside.values()) if source.here for path in source.paths}
     own = [
         path
         for path in (sorted(top.iterdir()) if top.is_dir() else [])
@@ -357,6 +413,10 @@ def _list(root: Path | None, as_json: bool) -> None:
     result = {
         "embedded": embedded,
         "known": {name: {"title": entry.title, "found": found[name]} for name, entry in KNOWN.items()},
+        "unknown": {
+            name: {"title": OUT_SETS[name].title, "found": source.where if source.here else None}
+            for name, source in outside.items()
+        },
         "folders": {path.name: str(path) for path in own},
     }
     where = [[name, entry.title, found[name] or "not here"] for name, entry in KNOWN.items()]
@@ -364,6 +424,8 @@ def _list(root: Path | None, as_json: bool) -> None:
         table("embedded", ["set", "what it is"], [[name, what] for name, what in embedded.items()], texts=2),
         table("known", ["set", "title", "where it is"], where, texts=3),
     ]
+    lines = [[name, OUT_SETS[name].title, source.where] for name, source in outside.items()]
+    text.append(table("unknown things, for --ood", ["set", "title", "where it is"], lines, texts=3))
     if own:
         text.append(table(f"in {top}", ["set", "where it is"], [[path.name, str(path)] for path in own], texts=2))
     emit(result, text, as_json)

@@ -37,8 +37,16 @@ class LabelledSource(Protocol):
     """Where labelled images come from, before any of them is encoded."""
 
     @property
+    def name(self) -> str:
+        """What they are called."""
+
+    @property
     def classes(self) -> list[str]:
         """The labels that occur."""
+
+    @property
+    def templates(self) -> Sequence[str]:
+        """Prompts of their own, the customary one first."""
 
     def encode(self, encoder: FeatureStore, names: ClassNames, skipped: SkippedImages) -> LabelledImages:
         """The images, their labels as indices into the classes."""
@@ -129,6 +137,16 @@ class _File:
     rows: list[LabelRow]
 
     @property
+    def name(self) -> str:
+        return self.given
+
+    @property
+    def templates(self) -> Sequence[str]:
+        from bayesvlm.data.labelled.folders import TEMPLATES
+
+        return TEMPLATES
+
+    @property
     def classes(self) -> list[str]:
         return sorted({row.label for row in self.rows if row.label is not None})
 
@@ -178,6 +196,14 @@ def encode_rows(encoder: FeatureStore, rows: Sequence[LabelRow], source: str, sk
 @dataclass(frozen=True, eq=False)
 class _Set:
     data: LabelledSet
+
+    @property
+    def name(self) -> str:
+        return self.data.name
+
+    @property
+    def templates(self) -> Sequence[str]:
+        return self.data.templates
 
     @property
     def classes(self) -> list[str]:

@@ -23,6 +23,10 @@ def tune(
         ),
     ],
     classes_file: SetClasses = None,
+    half: Annotated[
+        bool,
+        typer.Option("--half", help="Use half of the set; `detect calibrate --half` takes the other half of it."),
+    ] = False,
     template: Template = None,
     templates: Templates = None,
     root: Root = None,
@@ -43,6 +47,8 @@ def tune(
 
         bayesvlm tune posterior/ imagenet:val
 
+        bayesvlm tune posterior/ photos/ --half
+
         bayesvlm tune posterior/ photos.csv --classes-file names.txt
     """
     from bayesvlm.artifacts.destination import posterior_destination
@@ -54,6 +60,7 @@ def tune(
     from bayesvlm.data.labelled.templates import chosen_templates, shown_templates
     from bayesvlm.experiments.feature_store import FeatureStore
     from bayesvlm.images.files import describe_skipped
+    from bayesvlm.safety import halves
     from bayesvlm.vlm import BayesVLM
 
     if not posterior.is_dir():
@@ -68,13 +75,16 @@ def tune(
     _ = vlm.factors  # nothing is encoded for a model without a posterior
     encoder = FeatureStore(vlm, FeatureCache(cache))
     found = encoder.images(images)
-    labels = found.labels.tolist()
+    features, labels, name = found.features, found.labels.tolist(), images.name
+    if half:
+        rows = halves(labels)[0].tolist()
+        features, labels, name = features[rows], [labels[row] for row in rows], f"{name}, first half"
     if found.skipped:
         remark(describe_skipped(found.skipped))
     before = vlm.tau
     used = chosen_templates(images, prompts)
-    about = {"tuned_on": images.name, "tuned_with": used}
-    grid = vlm.tune(found.features, labels, encoder.classes(asked), provenance=about).tuning
+    about = {"tuned_on": name, "tuned_with": used}
+    grid = vlm.tune(features, labels, encoder.classes(asked), provenance=about).tuning
     assert grid is not None  # just tuned
     vlm.save_pretrained(posterior, model=model)
     best = grid.best

@@ -12,6 +12,8 @@ from bayesvlm.data.names import DataName, data_root
 from bayesvlm.data.pairs.finding import find_pairs
 from bayesvlm.data.pairs.source import PairSource
 from bayesvlm.data.sources import Kind
+from bayesvlm.data.unlabelled.finding import find_images
+from bayesvlm.data.unlabelled.source import ImageSource
 
 
 @overload
@@ -32,9 +34,18 @@ def resolve(
 ) -> PairSource: ...
 
 
+@overload
+def resolve(
+    name: str | Path,
+    kind: Literal["images"],
+    root: str | Path | None = ...,
+    split: str | None = ...,
+) -> ImageSource: ...
+
+
 def resolve(
     name: str | Path, kind: Kind = "labelled", root: str | Path | None = None, split: str | None = None
-) -> LabelledSource | PairSource:
+) -> LabelledSource | PairSource | ImageSource:
     """What a name stands for, where that is, how large it is, and whether it is here; `.open()` makes a set of it.
 
     Nothing is fetched and no image is read. A name that stands for nothing, or for what is not here, is answered as
@@ -49,8 +60,9 @@ def resolve(
     Args:
         name: a split of the embedded world (`openmoji-black`); a known set (`food101`, `eval --list` shows them); a
             folder; OWNER/NAME of the Hub; `datasets:OWNER/NAME`; a folder below `root`; each with `:SPLIT` where it has
-            splits. `find_labelled` and `find_pairs` say the order, and what else they take.
-        kind: labelled images to measure on, or image-text pairs to fit on.
+            splits. `find_labelled`, `find_pairs` and `find_images` say the order, and what else they take.
+        kind: labelled images to measure on, image-text pairs to fit on, or images whose labels are not asked for, such
+            as a set of unknown things (`inaturalist`, `textures`).
         root: the folder of the data sets; None takes $BAYESVLM_DATA, or ./data where that is not set.
         split: the same as NAME:SPLIT.
 
@@ -58,5 +70,7 @@ def resolve(
         BayesVLMError: where two splits are asked for.
     """
     check_choice("kind", kind, get_args(Kind))
-    find = find_labelled if kind == "labelled" else find_pairs
-    return find(DataName.parse(name, split), data_root(root))
+    found = DataName.parse(name, split)
+    if kind == "pairs":
+        return find_pairs(found, data_root(root))
+    return find_images(found, data_root(root)) if kind == "images" else find_labelled(found, data_root(root))

@@ -136,13 +136,18 @@ class FeatureStore:
 
     def images(self, data: LabelledSet, views: Views | None = None) -> EncodedSet:
         """Features of a labelled set, or of random views of its images, with a progress bar."""
+        found = self.unlabelled(data, views)
+        check_labels(found.labels.tolist(), data.classes, data.name)
+        return found
+
+    def unlabelled(self, data: LabelledSet, views: Views | None = None) -> EncodedSet:
+        """The same of a set whose labels need not mean anything, one or none of them among its classes."""
         key = self._image_key(data, views)
         rows = _PART if views is None else max(1, _PART // views.count)
         entry = self._collect(key, lambda start: self._parts(images_of(data), views, start), rows)
         labels = relabelled(data, entry.tensors["labels"])
         if data.skipped.strict and entry.notes["skipped"]:  # found when it was encoded, by a caller who did not mind
             raise BayesVLMError(entry.notes["skipped"][0][1])
-        check_labels(labels.tolist(), data.classes, data.name)
         return EncodedSet(
             _features(entry.tensors),
             labels,

@@ -25,7 +25,7 @@ SPLIT_COLUMN = "split"
 
 _NO_IMAGES = "{file} lists no images; expected a header such as image,label and a row per image."
 _WHOLE = re.compile(r"\d+(\.0+)?")
-_ANSWERS = frozenset({"rank", "prob", "cosine"})  # columns of what `bayesvlm classify` writes
+_ANSWERS = frozenset({"rank", "prob"})  # columns of what `bayesvlm classify` and `detect run` write
 _WANTED = frozenset({*IMAGE_COLUMNS, *LABEL_COLUMNS, SPLIT_COLUMN, CANCELLED, *_ANSWERS})
 
 

@@ -41,8 +41,7 @@ def open_folder(
             f"{folder} holds tar shards ({shard.name}) without class names; labelled shards lie in a subfolder named "
             "as their split, with classnames.txt and nshards.txt as CLIP-benchmark writes them."
         )
-    if split is None:
-        split = "test" if "test" in _subfolders(folder) else None
+    split = split or usual_split(folder)
     return open_class_folders(
         folder, split, bare=None, name=called(name, split), templates=templates or TEMPLATES, strict=strict
     )
@@ -77,15 +76,33 @@ def open_class_folders(
         templates: prompts with {c} for the class.
         strict: stop at the first image that cannot be read.
     """
+    within = split_folder(folder, split, bare)
+    return ImageFolder.open(within, name=name, named=naming_of(within, named), templates=templates, strict=strict)
+
+
+def usual_split(folder: Path) -> str | None:
+    """The split of a folder that is taken where none is asked for: to test on, where there is such; None: all."""
+    return "test" if "test" in _subfolders(folder) else None
+
+
+def split_folder(folder: Path, split: str | None, bare: str | None = None) -> Path:
+    """The subfolder that is called as a split ("Real World" is RealWorld too).
+
+    Args:
+        folder: where it is looked for.
+        split: which.
+        bare: the split that the folder itself is, where it has no subfolder of that name and is not split otherwise;
+            None is the folder without any.
+    """
     subfolders = _subfolders(folder)
     within = None if split is None else subfolders.get(_squeezed(split))
-    if within is None and split == bare and not (subfolders and subfolders.keys() <= _SPLITS):
-        within = folder
-    if within is None:
-        there = ", ".join(path.name for path in list(subfolders.values())[:10]) or "none"
-        asked = "is split into subfolders, and none was asked for" if split is None else f"has no split {split!r}"
-        raise BayesVLMError(f"{folder} {asked}; its subfolders are {there}: ask for one of them, or give its path.")
-    return ImageFolder.open(within, name=name, named=naming_of(within, named), templates=templates, strict=strict)
+    if within is not None:
+        return within
+    if split == bare and not (subfolders and subfolders.keys() <= _SPLITS):
+        return folder
+    there = ", ".join(path.name for path in list(subfolders.values())[:10]) or "none"
+    asked = "is split into subfolders, and none was asked for" if split is None else f"has no split {split!r}"
+    raise BayesVLMError(f"{folder} {asked}; its subfolders are {there}: ask for one of them, or give its path.")
 
 
 def called(name: str, split: str | None, usual: str = "test") -> str:
