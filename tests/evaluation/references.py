@@ -70,3 +70,35 @@ def risks(uncertainty: list[float], correct: list[bool]) -> list[float]:
             for k in range(1, count + 1):
                 total[k - 1] += sum(not correct[i] for i in order[:k]) / k
     return [value / orders for value in total]
+
+
+def best_risks(correct: list[bool]) -> list[float]:
+    """Risk at every coverage when all errors come last."""
+    order = sorted(correct, reverse=True)
+    return [sum(not right for right in order[:k]) / k for k in range(1, len(order) + 1)]
+
+
+def trapezoid_augrc(uncertainty: list[float], correct: list[bool]) -> float:
+    """AUGRC as torch-uncertainty 0.13 computes it where there are no ties.
+
+    The trapezoidal rule on the generalised risks at 1/N ... 1, stretched to a support of length one.
+    """
+    count = len(correct)
+    order = sorted(range(count), key=lambda i: uncertainty[i])
+    risks = [sum(not correct[i] for i in order[:k]) / count for k in range(1, count + 1)]
+    area = sum((low + high) / 2 / count for low, high in pairwise(risks))
+    return area / (1 - 1 / count)
+
+
+def pair_components(scores: list[float], positives: list[bool]) -> tuple[list[float], list[float]]:
+    """Structural components of DeLong, one comparison of a positive with a negative at a time."""
+    above = [score for score, flag in zip(scores, positives, strict=True) if flag]
+    below = [score for score, flag in zip(scores, positives, strict=True) if not flag]
+
+    def won(x: float, y: float) -> float:
+        return 1.0 if x > y else 0.5 if x == y else 0.0
+
+    return (
+        [sum(won(x, y) for y in below) / len(below) for x in above],
+        [sum(won(x, y) for x in above) / len(above) for y in below],
+    )

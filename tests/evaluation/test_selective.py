@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.evaluation import aurc, auroc, fpr95, risk_coverage
+from bayesvlm.evaluation import augrc, aupr, aurc, auroc, coverage_at_risk, e_aurc, fpr95, risk_coverage
 
 from . import references
 from .references import generator
@@ -77,6 +78,63 @@ def test_the_ranking_decides_between_the_best_and_the_worst() -> None:
     assert aurc(torch.arange(100), torch.zeros(100, dtype=torch.bool)) == 1
 
 
+@given(few)
+@settings(max_examples=100, deadline=None)
+def test_generalised_and_excess_risk_are_means_over_the_orders_of_the_ties(cases: list[tuple[int, bool]]) -> None:
+    uncertainty, correct = columns(cases)
+    risks, count = references.risks(uncertainty.tolist(), correct.tolist()), len(cases)
+    generalised = [(k + 1) / count * risk for k, risk in enumerate(risks)]
+    assert augrc(uncertainty, correct) == pytest.approx(sum(generalised) / count, abs=1e-13)
+    best = references.best_risks(correct.tolist())
+    assert e_aurc(uncertainty, correct) == pytest.approx((sum(risks) - sum(best)) / count, abs=1e-13)
+    for level in (0.0, 0.1, 1 / 3, 0.5, 1.0):
+        reached = [k + 1 for k, risk in enumerate(risks) if risk <= level + 1e-12]
+        assert coverage_at_risk(uncertainty, correct, level) == pytest.approx(
+            max(reached, default=0) / count, abs=1e-15
+        )
+
+
+@pytest.mark.parametrize("rows", [2, 17, 1000])
+def test_augrc_against_the_trapezoid_of_torch_uncertainty(rows: int) -> None:
+    """Theirs counts the first and the last generalised risk by half and divides by N - 1."""
+    uncertainty, wrong = scored(rows, seed=rows)
+    order = uncertainty.argsort()
+    first, last = float(wrong[order[0]]) / rows, float(wrong.double().mean())
+    theirs = (rows * augrc(uncertainty, ~wrong) - (first + last) / 2) / (rows - 1)
+    assert theirs == pytest.approx(references.trapezoid_augrc(uncertainty.tolist(), (~wrong).tolist()), abs=1e-12)
+
+
+def test_augrc_is_made_of_the_auroc_and_the_error_rate() -> None:
+    """Traub et al.: (1 - AUROC) a (1 - a) + (1 - a)^2 / 2 with the accuracy a, up to 1/N, here exactly."""
+    uncertainty, wrong = scored(400, seed=3)
+    rate = float(wrong.double().mean())
+    expected = (1 - auroc(uncertainty, wrong)) * rate * (1 - rate) + rate**2 / 2 + rate / (2 * 400)
+    assert augrc(uncertainty, ~wrong) == pytest.approx(expected, abs=1e-14)
+
+
+def test_a_perfect_order_has_no_excess_and_a_constant_one_has_half_the_error_rate() -> None:
+    correct = torch.arange(100) < 80
+    assert e_aurc((~correct).float(), correct) == 0
+    assert e_aurc(correct.float(), correct) > e_aurc(torch.ones(100), correct) > 0.1
+    assert augrc(torch.ones(100), correct) == pytest.approx(0.2 * 101 / 200, abs=1e-15)
+    assert augrc((~correct).float(), correct) == pytest.approx(sum(range(21)) / 100 / 100, abs=1e-15)
+    for kind in (torch.ones(7).bool(), torch.zeros(7).bool()):
+        assert e_aurc(torch.arange(7), kind) == 0, "nothing to order"
+
+
+def test_coverage_at_risk_by_hand() -> None:
+    uncertainty, correct = torch.tensor([0.1, 0.2, 0.3, 0.4, 0.5]), torch.tensor([False, True, True, True, False])
+    found = [coverage_at_risk(uncertainty, correct, risk) for risk in (0.0, 0.25, 0.3, 0.4, 1)]
+    assert found == [0, 0.8, 0.8, 1, 1], "the largest coverage, however large the risk is before it"
+    assert coverage_at_risk(torch.zeros(3), torch.tensor([True, True, False]), 1 / 3) == 1.0
+
+
+@pytest.mark.parametrize("risk", [-0.1, 1.5, math.nan])
+def test_a_risk_is_an_error_rate(risk: float) -> None:
+    with pytest.raises(BayesVLMError, match=f"risk={risk}; it is an error rate, from 0 to 1"):
+        coverage_at_risk(torch.zeros(2), torch.tensor([True, False]), risk)
+
+
 # -------------------------------------------------------------------------------------------------------- detection
 
 
@@ -85,6 +143,9 @@ def test_the_ranking_decides_between_the_best_and_the_worst() -> None:
 def test_auroc_and_fpr95_against_scikit_learn_with_ties(cases: list[tuple[int, bool]]) -> None:
     scores, positives = columns(cases)
     assert auroc(scores, positives) == pytest.approx(sklearn.metrics.roc_auc_score(positives, scores), abs=1e-14)
+    assert aupr(scores, positives) == pytest.approx(
+        sklearn.metrics.average_precision_score(positives, scores), abs=1e-13
+    )
     false, true, _ = sklearn.metrics.roc_curve(positives, scores, drop_intermediate=False)
     assert fpr95(scores, positives) == pytest.approx(false[true >= 0.95].min(), abs=1e-15)
 
@@ -93,6 +154,9 @@ def test_auroc_and_fpr95_against_scikit_learn_with_ties(cases: list[tuple[int, b
 def test_auroc_and_fpr95_against_scikit_learn_without_ties(rows: int) -> None:
     scores, positives = scored(rows, seed=rows)
     assert auroc(scores, positives) == pytest.approx(sklearn.metrics.roc_auc_score(positives, scores), abs=1e-14)
+    assert aupr(scores, positives) == pytest.approx(
+        sklearn.metrics.average_precision_score(positives, scores), abs=1e-13
+    )
     false, true, _ = sklearn.metrics.roc_curve(positives, scores, drop_intermediate=False)
     assert fpr95(scores, positives) == pytest.approx(false[true >= 0.95].min(), abs=1e-15)
 
@@ -113,6 +177,8 @@ def test_perfect_and_reversed_and_constant_scores() -> None:
     assert (auroc(scores, positives), fpr95(scores, positives)) == (1.0, 0.0)
     assert (auroc(-scores, positives), fpr95(-scores, positives)) == (0.0, 1.0)
     assert (auroc(torch.ones(4), positives), fpr95(torch.ones(4), positives)) == (0.5, 1.0)
+    assert (aupr(scores, positives), aupr(torch.ones(4), positives)) == (1.0, 0.5)
+    assert aupr(-scores, positives) == pytest.approx((1 / 3 + 2 / 4) / 2, abs=1e-15)
 
 
 def test_infinite_scores_rank_as_any_other() -> None:
@@ -124,7 +190,7 @@ def test_infinite_scores_rank_as_any_other() -> None:
 # ----------------------------------------------------------------------------------------------------------- errors
 
 
-@pytest.mark.parametrize("function", [auroc, fpr95])
+@pytest.mark.parametrize("function", [auroc, fpr95, aupr])
 @pytest.mark.parametrize("flag", [True, False])
 def test_a_ranking_needs_both_kinds(function: Any, flag: bool) -> None:
     with pytest.raises(BayesVLMError, match=f"{3 * flag} of 3 inputs are positive; a ranking needs both kinds"):
@@ -136,8 +202,12 @@ def test_a_ranking_needs_both_kinds(function: Any, flag: bool) -> None:
     [
         (risk_coverage, "uncertainty", "correct"),
         (aurc, "uncertainty", "correct"),
+        (e_aurc, "uncertainty", "correct"),
+        (augrc, "uncertainty", "correct"),
+        (partial(coverage_at_risk, risk=0.1), "uncertainty", "correct"),
         (auroc, "scores", "positives"),
         (fpr95, "scores", "positives"),
+        (aupr, "scores", "positives"),
     ],
 )
 def test_bad_inputs_are_refused_in_a_sentence(function: Any, values: str, flags: str) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.evaluation import apply_temperature, fit_temperature, nlpd
+from bayesvlm.evaluation import apply_temperature, fit_temperature, nlpd, raised_temperature
 
 from .references import generator
 
@@ -99,6 +99,69 @@ def test_bounds_bind() -> None:
     assert fit_temperature(logits, labels, (inside / 2, 2 * inside)).value == pytest.approx(inside, rel=1e-10)
 
 
+# ------------------------------------------------------------------------------------------------- as far as allowed
+
+
+@pytest.mark.parametrize(("rows", "classes"), [(40, 2), (300, 7), (2000, 30)])
+def test_the_raised_temperature_is_the_last_of_a_grid_within_a_standard_error(rows: int, classes: int) -> None:
+    logits, labels = drawn(rows, classes, 2.0, seed=9)
+    best, raised = fit_temperature(logits, labels), raised_temperature(logits, labels)
+    losses = torch.nn.functional.cross_entropy(logits / best.value, labels, reduction="none").numpy()
+    limit = losses.mean() + losses.std(ddof=1) / math.sqrt(rows)
+    grid = np.geomspace(0.1, 100, 5001)
+    within = [t for t in grid if float(torch.nn.functional.cross_entropy(logits / t, labels)) <= limit]
+    assert not raised.at_edge
+    assert raised.value > best.value
+    assert within[-1] <= raised.value <= within[-1] * grid[1] / grid[0]
+    assert raised.nlpd == pytest.approx(limit, rel=1e-11)
+    assert raised.nlpd == pytest.approx(nlpd(apply_temperature(logits, raised.value), labels).value, rel=1e-12)
+
+
+def test_more_images_allow_less() -> None:
+    """The same images ten times over: the standard error falls by a factor of about root ten, the best T stays."""
+    logits, labels = drawn(200, 5, 2.0, seed=10)
+    often = logits.repeat(10, 1), labels.repeat(10)
+    best = fit_temperature(logits, labels).value
+    assert fit_temperature(*often).value == pytest.approx(best, rel=1e-9)
+    assert best < 0.99 * raised_temperature(*often).value < 0.98 * raised_temperature(logits, labels).value
+
+
+def test_scaled_logits_scale_the_raised_temperature() -> None:
+    logits, labels = drawn(200, 5, 2.0, seed=3)
+    plain = raised_temperature(logits, labels).value
+    assert raised_temperature(7 * logits, labels).value == pytest.approx(7 * plain, rel=1e-9)
+    single = logits.float()
+    assert raised_temperature(single, labels) == raised_temperature(single.double(), labels)
+
+
+def test_where_every_temperature_is_as_good_the_highest_is_taken() -> None:
+    fitted = raised_temperature(torch.zeros(3, 4), torch.tensor([0, 1, 2]))
+    assert (fitted.value, fitted.at_edge) == (100.0, True)
+    assert fitted.nlpd == pytest.approx(math.log(4), rel=1e-14)
+    noise = torch.randn(50, 4, generator=generator(11), dtype=torch.float64)
+    assert raised_temperature(noise, torch.arange(50) % 4).value == 100.0, "the logits say nothing of the labels"
+
+
+def test_labels_that_are_always_right_and_cost_the_same_allow_nothing() -> None:
+    """The standard error of equal losses is zero."""
+    raised = raised_temperature(torch.eye(4, dtype=torch.float64), torch.arange(4))
+    assert raised.value == pytest.approx(0.01, rel=1e-9)
+
+
+def test_the_raised_temperature_keeps_its_bounds() -> None:
+    logits, labels = drawn(300, 5, 2.0, seed=12)
+    raised = raised_temperature(logits, labels)
+    bounded = raised_temperature(logits, labels, (0.01, (fit_temperature(logits, labels).value + raised.value) / 2))
+    assert bounded.at_edge
+    assert bounded.value < raised.value
+    with pytest.raises(BayesVLMError, match="the first must be below the second"):
+        raised_temperature(logits, labels, (2.0, 1.0))
+    with pytest.raises(BayesVLMError, match="one labelled input, whose NLPD has no standard error; give at least two"):
+        raised_temperature(logits[:1], labels[:1])
+    with pytest.raises(BayesVLMError, match="labels run from 0 to 4, but logits has 2 classes"):
+        raised_temperature(logits[:, :2], labels)
+
+
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-15), (torch.float32, 1e-7), (torch.float16, 1e-3)])
 def test_apply_is_the_softmax_in_the_dtype_given(dtype: torch.dtype, tolerance: float) -> None:
     logits = (20 * torch.randn(50, 6, generator=generator(8), dtype=torch.float64)).to(dtype)
@@ -159,7 +222,8 @@ def test_rows_at_a_time_change_nothing(numbers: int, monkeypatch: pytest.MonkeyP
     generator = torch.Generator().manual_seed(0)
     logits = 4 * torch.randn(50, 7, generator=generator)
     labels = torch.randint(7, (50,), generator=generator)
-    whole = fit_temperature(logits, labels)
+    whole, raised = fit_temperature(logits, labels), raised_temperature(logits, labels).value
     monkeypatch.setattr("bayesvlm.evaluation.temperature._NUMBERS", numbers)
     part = fit_temperature(logits, labels)
     assert (part.value, part.nlpd) == pytest.approx((whole.value, whole.nlpd), rel=1e-9)
+    assert raised_temperature(logits, labels).value == pytest.approx(raised, rel=1e-9)
