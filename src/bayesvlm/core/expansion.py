@@ -1,9 +1,9 @@
-r"""Epistemic uncertainty without draws: the mutual information of label and parameters, expanded in the variance.
+r"""Epistemic without draws: the mutual information of label and parameters, expanded in the variance of the logits.
 
 The mathematics: docs/method.md, "Epistemic without draws".
 
 The logits of one input are z_i = t g.h_i / (s s_i), with lengths held at s^2 = E|g|^2 as ProbCosine holds them. With
-a = phi^T At^-1 phi of the image and k_ij = psi_i^T At^-1 psi_j of the texts, which is the joint covariance of one input:
+a = phi^T At^-1 phi of the image and k_ij = psi_i^T At^-1 psi_j of the texts, their joint covariance is
 
     V_ij = t^2 / (s^2 s_i s_j) ( a h_i^T R_g h_j + k_ij (g^T R_h g + a <R_g, R_h>) )
 
@@ -58,7 +58,7 @@ def expanded_epistemic(
     """The mutual information of label and parameters, in nats, without parameter draws.
 
     What `monte_carlo(...).epistemic` estimates, with the full covariance of both towers. Computed in float64: of sure
-    inputs it is a small difference of large numbers. Damped posteriors only, whose inputs share one shape of covariance.
+    inputs it is a small difference of large numbers. Damped posteriors only, whose inputs share a shape of covariance.
 
     Args:
         image, text: the towers' posteriors.
