@@ -21,6 +21,7 @@ from PIL import Image
 from bayesvlm import BayesVLM
 from bayesvlm.experiments import demo as demos
 from bayesvlm.experiments.demo import Demo, run_demo
+from bayesvlm.experiments.methods import SINGLE
 from bayesvlm.report import demo as report
 from bayesvlm.report.demo import next_commands
 
@@ -153,9 +154,10 @@ def test_the_table_and_the_verdicts(ran: Ran) -> None:
     for found in ran.found[0].sets.values():
         if found.scores:
             (line,) = [line for line in out.splitlines() if line.strip().startswith(f"{found.title}  ")]
-            values = [found.scores[method].nlpd.value for method in ("plain", "temperature", "Bayes")]
+            values = [found.scores[method].nlpd.value for method in SINGLE]
             assert " / ".join(f"{value:.2f}" for value in values) in line
     assert "Against temperature scaling it is" in out
+    assert "Against a temperature raised as far as one standard error" in out
     assert "**" not in out
     assert "the report is demo/report.html" in out
 

@@ -16,6 +16,7 @@ from PIL import Image
 import bayesvlm_world
 from bayesvlm import BayesVLM
 from bayesvlm.embedded import embedded_model
+from bayesvlm.experiments.methods import METHODS, SINGLE
 from bayesvlm.experiments.zero_shot import Result as Measured
 from bayesvlm.experiments.zero_shot import ZeroShot
 
@@ -51,7 +52,7 @@ def test_models_sets_and_methods_in_one_call(run: Run, tmp_path: Path) -> None:
         "report.html",
     }
     result = Measured.load(out / "emoji-clip/openmoji-black.json")
-    assert list(result.scores) == ["plain", "temperature", "TTA", "Bayes", "Bayes + TTA"]
+    assert list(result.scores) == [*METHODS]
     top1, nlpd = result.scores["Bayes"].top1.value, result.scores["Bayes"].nlpd.value
     (line,) = [line for line in ran.out.splitlines() if "openmoji-black" in line and " Bayes  " in line][:1]
     assert f"{100 * top1:.1f} ±" in line
@@ -64,10 +65,10 @@ def test_a_model_with_variances_of_its_own(run: Run, tmp_path: Path) -> None:
     assert ran.code == 0, ran.err
     prolip, clip = (Measured.load(tmp_path / f"out/{m}/openmoji-black.json") for m in ("emoji-prolip", "emoji-clip"))
     assert list(prolip.scores) == ["mean", "native", "ProbCosine"]
-    assert list(clip.scores) == ["plain", "temperature", "Bayes"], "each has the methods that suit it"
+    assert list(clip.scores) == [*SINGLE], "each has the methods that suit it"
     assert f"emoji-prolip, t = {prolip.facts['scale']:.4g}" in ran.out
     assert (
-        "6 ways to predict (plain, temperature, Bayes, mean, native, ProbCosine)"
+        "7 ways to predict (plain, temperature, raised temperature, Bayes, mean, native, ProbCosine)"
         in (tmp_path / "out/report.html").read_text()
     )
     assert prolip.scores["mean"].nlpd.value > prolip.scores["ProbCosine"].nlpd.value
@@ -109,7 +110,7 @@ def test_json(run: Run, tmp_path: Path) -> None:
     ran = run("emoji-clip", "-d", "openmoji-black", "--json")
     (result,) = json.loads(ran.out)["results"]
     assert result["methods"] == json.loads((tmp_path / "results/emoji-clip/openmoji-black.json").read_text())["methods"]
-    assert set(result["methods"]) == {"plain", "temperature", "Bayes"}
+    assert set(result["methods"]) == set(SINGLE)
 
 
 def folder_of(path: Path, classes: int = 3) -> Path:
@@ -270,7 +271,7 @@ def test_without_validation_images_the_temperature_is_left_out_and_the_rest_meas
     assert f"posterior on openmoji-black: {sentence}" in ran.err
     (result,) = json.loads(ran.out)["results"]
     assert list(result["methods"]) == ["plain", "Bayes"]
-    assert list(result["facts"]["left_out"]) == ["temperature"]
+    assert list(result["facts"]["left_out"]) == ["temperature", "raised temperature"]
     assert sentence in (tmp_path / "results/report.html").read_text()
     assert sentence in run("posterior", "-d", "openmoji-black", "--skip-existing").err, "said again"
     tempered = run("posterior", "-d", "openmoji-black", "--validation", "validation", "--overwrite")
@@ -279,6 +280,9 @@ def test_without_validation_images_the_temperature_is_left_out_and_the_rest_meas
     alone = run("posterior", "-d", "openmoji-black", "--methods", "temperature")
     assert alone.code == 2
     assert "the method temperature needs labelled images" in alone.err
+    both = run("posterior", "-d", "openmoji-black", "--methods", "Raised-Temperature,temperature")
+    assert both.code == 2
+    assert "the method temperature needs labelled images" in both.err
 
 
 def test_a_posterior_whose_model_has_moved(run: Run, tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def test_bad_inputs_of_a_fit() -> None:
     with pytest.raises(BayesVLMError, match=r"shrinkage=2; it is a share, from 0"):
         ICPE.fit(features, labels, CLASSES, shrinkage=2)
     with pytest.raises(BayesVLMError, match=r"ridge=1e-300 is too small: the covariance of class \d is singular"):
-        ICPE.fit(torch.cat([features, features[:, :1] * 0], dim=1), labels, CLASSES, ridge=1e-300)
+        ICPE.fit(*labelled(11 * CLASSES, seed=1, size=20), CLASSES, ridge=1e-300)
 
 
 def test_bad_inputs_of_a_score() -> None:

@@ -16,6 +16,7 @@ from sklearn.metrics import roc_auc_score
 from bayesvlm import BayesVLM, Features
 from bayesvlm.experiments import demo as demos
 from bayesvlm.experiments.demo import SPREAD_ONLY, TESTS, Demo, run_demo
+from bayesvlm.experiments.methods import SINGLE
 
 from .test_scoring import by_hand
 from .thinned import thinned
@@ -102,6 +103,10 @@ def tempered(by_numpy: Numpy, images: dict[str, Features], texts: dict[str, Feat
     return math.exp(minimize_scalar(nlpd, bounds=(-4, 4), method="bounded", options={"xatol": 1e-9}).x)
 
 
+def losses(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    return logsumexp(logits, axis=1) - logits[np.arange(len(labels)), labels]
+
+
 # Its numbers ---------------------------------------------------------------------------------------------------------
 
 
@@ -113,7 +118,7 @@ def test_it_measures_what_it_says_it_does(ran: Ran) -> None:
         assert (found.title, found.kind) == {**TESTS, **SPREAD_ONLY}[name]
         assert found.size == len(thinned(name)) == len(found.spread)
         assert found.classes == (13 if name == "unseen-concepts" else 118)
-        assert list(found.scores) == ([] if name == "flags" else ["plain", "temperature", "Bayes"])
+        assert list(found.scores) == ([] if name == "flags" else [*SINGLE])
 
 
 def test_the_posterior_is_of_the_training_pairs(ran: Ran, images: dict[str, Features]) -> None:
@@ -135,6 +140,10 @@ def test_tau_and_temperature_are_of_the_validation_images(
     assert ran.demo.grid.best.nlpd == pytest.approx(nlpd, rel=1e-3)
     assert min(point.nlpd for point in ran.demo.grid) == ran.demo.grid.best.nlpd
     assert ran.demo.temperature == pytest.approx(tempered(by_numpy, images, texts), rel=1e-4)
+    logits = by_numpy.logits(images["validation"], texts["seen"])
+    best, raised = (losses(logits / t, np.array(labels)) for t in (ran.demo.temperature, ran.demo.raised_temperature))
+    assert ran.demo.raised_temperature > ran.demo.temperature
+    assert raised.mean() == pytest.approx(best.mean() + best.std(ddof=1) / math.sqrt(len(best)), rel=1e-4)
 
 
 @pytest.mark.parametrize("name", ["new-drawing", "openmoji-black", "unseen-concepts"])
@@ -144,6 +153,7 @@ def test_scores(name: str, ran: Ran, by_numpy: Numpy, images: dict[str, Features
     expected = {
         "plain": softmax(logits, axis=1),
         "temperature": softmax(logits / tempered(by_numpy, images, texts), axis=1),
+        "raised temperature": softmax(logits / ran.demo.raised_temperature, axis=1),
         "Bayes": by_numpy.bayes(images[name], classes),
     }
     for method, probs in expected.items():

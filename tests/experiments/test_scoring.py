@@ -48,6 +48,8 @@ def by_hand(probs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
         "failure_auroc": float(np.mean([(a > b) + (a == b) / 2 for a in doubt[~correct] for b in doubt[correct]])),
         "failure_fpr95": float((doubt[correct] >= threshold).mean()),
         "aurc": float(np.mean([wrong[:k].mean() for k in range(1, n + 1)])),
+        "e_aurc": float(np.mean([wrong[:k].mean() - np.sort(wrong)[:k].mean() for k in range(1, n + 1)])),
+        "augrc": float(np.mean([wrong[:k].sum() / n for k in range(1, n + 1)])),
     }
 
 

@@ -16,8 +16,8 @@ from bayesvlm.core.estimation import TOWERS, Tower
 from bayesvlm.core.inverted import InvertedPosterior
 from bayesvlm.data.cache import FeatureCache
 from bayesvlm.data.views import Views
-from bayesvlm.evaluation import Outcomes, fit_temperature, not_worse_than_best
-from bayesvlm.experiments.methods import METHODS
+from bayesvlm.evaluation import Outcomes, fit_temperature, not_worse_than_best, raised_temperature
+from bayesvlm.experiments.methods import METHODS, TEMPERED
 from bayesvlm.experiments.zero_shot import Result, ZeroShot, place
 from experiments.thinned import thinned
 
@@ -60,19 +60,24 @@ def test_every_method_is_what_it_says(vlm: BayesVLM, result: Result) -> None:
     split, validation = thinned("openmoji-black"), thinned("validation")
     labels = torch.tensor(split.labels)
     logits = vlm.logits(list(split.images), list(split.classes))
-    tuned = fit_temperature(
-        vlm.logits(list(validation.images), list(validation.classes)).double(), torch.tensor(validation.labels)
+    found_on = (
+        vlm.logits(list(validation.images), list(validation.classes)).double(),
+        torch.tensor(validation.labels),
     )
+    tuned, raised = fit_temperature(*found_on), raised_temperature(*found_on)
     assert tuple(result.scores) == METHODS
     for name, probs in {
         "plain": torch.softmax(logits, dim=1),
         "temperature": torch.softmax(logits / tuned.value, dim=1),
+        "raised temperature": torch.softmax(logits / raised.value, dim=1),
         "Bayes": vlm.classify(list(split.images), list(split.classes)).probs,
     }.items():
         expected = Outcomes.of(probs, labels)
         torch.testing.assert_close(result.scores[name].nll, expected.nll, rtol=1e-4, atol=1e-4)
         assert torch.equal(result.scores[name].correct, expected.correct)
     assert result.facts["temperature"] == pytest.approx(tuned.value, rel=1e-4)
+    assert result.facts["raised_temperature"] == pytest.approx(raised.value, rel=1e-4)
+    assert raised.value > 1.01 * tuned.value
     assert (result.facts["images"], result.facts["classes"]) == (len(split), len(split.classes))
     assert result.scores["TTA"].voted is not None
     assert result.scores["Bayes + TTA"].voted is not None
@@ -191,7 +196,10 @@ def test_what_is_missing_is_said(vlm: BayesVLM) -> None:
         ready(vlm.without_posterior(), None)
     with pytest.raises(BayesVLMError, match=r"The method 'temperature' needs labelled .* name a validation set"):
         ready(vlm, None, methods=("temperature",), validation=None)
-    assert ready(vlm, None, validation=None).methods == tuple(method for method in METHODS if method != "temperature")
+    left = ready(vlm, None, validation=None)
+    assert left.methods == tuple(method for method in METHODS if method not in TEMPERED)
+    assert tuple(left.left_out) == TEMPERED
+    assert ready(vlm, None, methods=("plain", "raised temperature")).validation is not None
     with pytest.raises(BayesVLMError, match="has no place for the class name"):
         ready(vlm, None, templates="a photo of a cat")
     ready(vlm.without_posterior(), None, methods=("plain",), validation=None).run(thinned("openmoji-black"))

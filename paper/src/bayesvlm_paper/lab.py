@@ -182,7 +182,8 @@ class Lab:
         """The ways to predict that are compared: those of the paper, with votes where the plan has them."""
         if self.vlm(model).predicts_variance:
             return PREDICTED
-        return METHODS if self.plan.views and self.views else SINGLE
+        methods = METHODS if self.plan.views and self.views else SINGLE
+        return tuple(method for method in methods if method != "raised temperature")
 
     def zero_shot(self, model: str, data: str) -> Result:
         """Every method on a set; kept, and read again where nothing it depends on has changed."""

@@ -83,7 +83,7 @@ def demo(
                 ]
             )
     text: list[Any] = [
-        table("plain / temperature / Bayes", ["set", "top-1 %", "NLPD", "ECE %"], rows),
+        table(" / ".join(SINGLE), ["set", "top-1 %", "NLPD", "ECE %"], rows),
         " ".join(verdicts(found)).replace("**", ""),
         f"done in {duration(seconds)}; the report is {report}",
         "try next:",

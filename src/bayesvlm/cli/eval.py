@@ -48,15 +48,16 @@ def evaluate(
     validation: Annotated[
         str | None,
         typer.Option(
-            help="A labelled set to find the temperature on; without one the method temperature is left out. "
+            help="A labelled set to find temperatures on; without one temperature and raised-temperature are left out. "
             "[default for emoji models: their validation split]"
         ),
     ] = None,
     methods: Annotated[
         str | None,
         typer.Option(
-            help="Methods to compare, comma-separated: plain, temperature, tta, bayes, bayes+tta; or all; for models "
-            "that predict variances mean, native, probcosine. [default: plain,temperature,bayes or these three]"
+            help="Methods to compare, comma-separated: plain, temperature, raised-temperature (as high as one standard "
+            "error of the validation NLPD allows), tta, bayes, bayes+tta; or all; for models that predict variances "
+            "mean, native, probcosine. [default: plain,temperature,raised-temperature,bayes or these three]"
         ),
     ] = None,
     views: Annotated[int, typer.Option(help="How many random crops of an image vote (tta).")] = 64,
@@ -113,6 +114,7 @@ def evaluate(
     from bayesvlm.embedded import embedded_model
     from bayesvlm.engine import cluster, ray_encoder
     from bayesvlm.experiments.feature_store import FeatureStore
+    from bayesvlm.experiments.methods import TEMPERED
     from bayesvlm.experiments.zero_shot import ZeroShot, place
     from bayesvlm.report.page import check_replaces
     from bayesvlm.report.tables import FORMATS, render_table
@@ -152,7 +154,7 @@ def evaluate(
             images = context.with_resource(ray_encoder(vlm.encoder("images"), resources))
             encoder = FeatureStore(vlm, store, images=images)
         tuned_on = validation or ("validation" if embedded_model(name) else None)
-        tempered = not vlm.predicts_variance if chosen is None else "temperature" in chosen
+        tempered = not vlm.predicts_variance if chosen is None else bool(set(TEMPERED) & set(chosen))
         run = ZeroShot(
             vlm,
             name,
@@ -232,7 +234,7 @@ def _check_models(models: list[str], methods: list[str] | None, validation: str 
     from bayesvlm.artifacts.hub import find_posterior
     from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.embedded import embedded_model
-    from bayesvlm.experiments.methods import SINGLE
+    from bayesvlm.experiments.methods import SINGLE, TEMPERED
     from bayesvlm.models.loading import brings_variances
     from bayesvlm.models.probabilistic import probabilistic_family
 
@@ -241,9 +243,9 @@ def _check_models(models: list[str], methods: list[str] | None, validation: str 
         if methods is None and (not folder.is_dir() or probabilistic_family(folder) is not None):
             continue  # which methods suit it is known when it is loaded
         asked = SINGLE if methods is None else methods
-        if list(asked) == ["temperature"] and validation is None and embedded_model(name) is None:
+        if set(asked) <= set(TEMPERED) and validation is None and embedded_model(name) is None:
             raise BayesVLMError(
-                f"{name}: the method temperature needs labelled images to find it on; name a set with --validation."
+                f"{name}: the method {asked[0]} needs labelled images to find it on; name a set with --validation."
             )
         bayesian = any("Bayes" in method for method in asked)
         if bayesian and find_posterior(name) is None and folder.is_dir() and not brings_variances(folder):
@@ -301,13 +303,16 @@ def _methods(listed: str) -> list[str]:
     from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.experiments.methods import METHODS, PREDICTED
 
-    known = {method.lower().replace(" ", ""): method for method in (*METHODS, *PREDICTED)}
-    if listed.strip().lower() == "all":
+    def plainly(name: str) -> str:
+        return "".join(letter for letter in name.lower() if letter not in " -_")
+
+    if plainly(listed) == "all":
         return list(METHODS)
-    named = [name.strip().lower().replace(" ", "") for name in listed.split(",") if name.strip()]
-    unknown = [name for name in named if name not in known]
-    if unknown or not named:
-        raise BayesVLMError(f"--methods {listed!r}: use some of {', '.join(known)}, separated by commas, or all.")
+    known = {plainly(method): method for method in (*METHODS, *PREDICTED)}
+    named = [plainly(name) for name in listed.split(",") if name.strip()]
+    if not named or not set(named) <= set(known):
+        shown = ", ".join(method.lower().replace(" + ", "+").replace(" ", "-") for method in known.values())
+        raise BayesVLMError(f"--methods {listed!r}: use some of {shown}, separated by commas, or all.")
     return [method for name, method in known.items() if name in named]
 
 

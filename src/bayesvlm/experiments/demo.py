@@ -74,6 +74,7 @@ class Demo:
     pairs: int
     grid: TauGrid
     temperature: float
+    raised_temperature: float
     lam: Mapping[str, float]
     sets: Mapping[str, TestSet]
     label_spread: Mapping[str, Tensor]  # relative spread of the class names' embeddings: seen, unseen
@@ -89,6 +90,7 @@ class Demo:
             "pairs": self.pairs,
             "tau": self.grid.best.tau,
             "temperature": self.temperature,
+            "raised_temperature": self.raised_temperature,
             "lam": dict(self.lam),
             "sets": {
                 name: {
@@ -124,8 +126,9 @@ def run_demo(vlm: BayesVLM, name: str, say: Callable[[str], None] = lambda text:
     grid, images, classes = estimated.grid, estimated.images, estimated.classes
     clock.lap("estimate")
     methods = Methods.tuned(vlm, images, torch.tensor(estimated.labels), classes)
-    temperature = methods.temperature or 1.0
-    say(f"          tau = {grid.best.tau:.3g}; temperature scaling, on the same images: T = {temperature:.3g}")
+    temperature, raised = methods.temperature or 1.0, methods.raised or 1.0
+    say(f"          tau = {grid.best.tau:.3g}; temperature scaling, on the same images: T = {temperature:.3g},")
+    say(f"          or as far as one standard error of their NLPD allows: T = {raised:.3g}")
     splits = {test: load(test) for test in {**TESTS, **SPREAD_ONLY}}
     say(f"predict   {sum(map(len, splits.values())):,} test images, plain, with temperature, Bayesian")
     features = _encode(vlm, splits)
@@ -144,6 +147,7 @@ def run_demo(vlm: BayesVLM, name: str, say: Callable[[str], None] = lambda text:
         estimated.pairs,
         grid,
         temperature,
+        raised,
         vlm.lam,
         sets,
         labels,

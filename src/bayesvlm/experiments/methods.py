@@ -1,5 +1,9 @@
 """The ways to predict that are compared: plain, temperature scaling, Bayes, and the first and last with votes of views.
 
+Temperature scaling comes twice: at the best temperature of a validation set, and raised as far as that set allows
+(`evaluation.raised_temperature`). Under a shift the second is better, and costs as little: what is said of Bayes
+against temperature scaling has to be said against both.
+
 Models that predict variances have ways of their own: by the mean, by the score they were trained with, by ProbCosine.
 
 All of them start from the same features and go through them a block of rows at a time: memory is bounded however many
@@ -18,13 +22,15 @@ from torch import Tensor
 from bayesvlm.core.blocks import row_blocks
 from bayesvlm.core.errors import BayesVLMError, check_choice
 from bayesvlm.core.features import Features
-from bayesvlm.evaluation import Outcomes, apply_temperature, fit_temperature, vote
+from bayesvlm.evaluation import Outcomes, apply_temperature, fit_temperature, raised_temperature, vote
 from bayesvlm.experiments.scoring import Scores
 from bayesvlm.vlm import BayesVLM
 
-METHODS = ("plain", "temperature", "TTA", "Bayes", "Bayes + TTA")
-SINGLE = ("plain", "temperature", "Bayes")
+METHODS = ("plain", "temperature", "raised temperature", "TTA", "Bayes", "Bayes + TTA")
+SINGLE = ("plain", "temperature", "raised temperature", "Bayes")
 """Those that look at an image once."""
+TEMPERED = ("temperature", "raised temperature")
+"""Those that need a validation set."""
 VOTING = ("TTA", "Bayes + TTA")
 """Those that let views of it vote."""
 PREDICTED = ("mean", "native", "ProbCosine")
@@ -33,17 +39,20 @@ PREDICTED = ("mean", "native", "ProbCosine")
 
 @dataclass(frozen=True)
 class Methods:
-    """A model, the temperature found for it, and the share of views that vote."""
+    """A model, the temperature found for it, the share of views that vote, and the temperature raised."""
 
     vlm: BayesVLM
     temperature: float | None = None
     keep: float = 0.3
+    raised: float | None = None
 
     @classmethod
     def tuned(cls, vlm: BayesVLM, images: Features, labels: Tensor, classes: Features, keep: float = 0.3) -> Methods:
-        """The temperature that minimises the NLPD of these labelled features, [N]."""
+        """The temperatures by the NLPD of these labelled features, [N]: the best, and the highest that is as good."""
         logits = torch.cat([vlm.logits(images[rows], classes) for rows in row_blocks(len(images), len(classes))])
-        return cls(vlm, fit_temperature(logits, labels.to(logits.device)).value, keep)
+        labels = labels.to(logits.device)
+        best, raised = fit_temperature(logits, labels), raised_temperature(logits, labels)
+        return cls(vlm, best.value, keep, raised.value)
 
     def scores(
         self,
@@ -87,10 +96,10 @@ class Methods:
 
     def _predictor(self, method: str) -> Callable[[Features, Features], Tensor]:  # [N, C]
         check_suits(self.vlm, method)
-        if method == "temperature":
-            if self.temperature is None:
-                raise BayesVLMError("No temperature was found; tune on a validation set, or leave 'temperature' out.")
-            value = self.temperature
+        if method in TEMPERED:
+            value = self.temperature if method == "temperature" else self.raised
+            if value is None:
+                raise BayesVLMError(f"No temperature was found; tune on a validation set, or leave {method!r} out.")
             return lambda images, classes: apply_temperature(self.vlm.logits(images, classes), value)
         if method in ("plain", "TTA", "mean"):
             return self.vlm.plain

@@ -30,7 +30,7 @@ from bayesvlm.data.labelled.templates import ALL, chosen_templates, set_prompts
 from bayesvlm.data.views import Views
 from bayesvlm.evaluation import Outcomes, not_worse_than_best
 from bayesvlm.experiments.feature_store import FeatureStore
-from bayesvlm.experiments.methods import PREDICTED, SINGLE, VOTING, Methods, check_suits, losses
+from bayesvlm.experiments.methods import PREDICTED, SINGLE, TEMPERED, VOTING, Methods, check_suits, losses
 from bayesvlm.experiments.scoring import Scores
 from bayesvlm.prompts import check_templates
 from bayesvlm.vlm import BayesVLM
@@ -46,7 +46,7 @@ class Result:
 
     Args:
         inputs: everything the result depends on, by name and hash: model, posterior, data, prompts, methods, versions.
-        facts: sizes, the temperature, what was skipped, methods that were left out and why, seconds.
+        facts: sizes, the temperatures, what was skipped, methods that were left out and why, seconds.
         scores: each method's.
     """
 
@@ -172,7 +172,7 @@ class ZeroShot:
         vlm: the model, with a posterior where a Bayesian method is asked for.
         name: what tables call it.
         methods: some of `methods.METHODS`, or of `methods.PREDICTED`; None takes those that suit the model.
-        validation: where the temperature is found; without it the method "temperature" is left out, and said to be.
+        validation: where temperatures are found; without it the methods that have one are left out, and said to be.
         views: for the methods that vote.
         keep: the share of views that vote.
         cache: of features; None keeps none.
@@ -202,10 +202,13 @@ class ZeroShot:
             raise BayesVLMError(
                 f"{name} has no posterior; fit one with `bayesvlm fit`, or leave the Bayesian methods out."
             )
-        self.left_out = {"temperature": NO_VALIDATION} if "temperature" in methods and validation is None else {}
+        tempered = [method for method in methods if method in TEMPERED]
+        self.left_out = dict.fromkeys(tempered, NO_VALIDATION) if validation is None else {}
         methods = [method for method in methods if method not in self.left_out]
         if not methods:
-            raise BayesVLMError("The method 'temperature' needs labelled images to find it on; name a validation set.")
+            raise BayesVLMError(
+                f"The method {tempered[0]!r} needs labelled images to find it on; name a validation set."
+            )
         if not 0 < keep <= 1:
             raise BayesVLMError(f"keep={keep}; it is the share of views that vote, above 0 and at most 1.")
         if templates != ALL:
@@ -213,11 +216,11 @@ class ZeroShot:
         self.vlm, self.name, self.methods, self.templates = vlm, name, tuple(methods), templates
         self.views = (views or Views()) if set(methods) & set(VOTING) else None
         self.encoder = encoder or FeatureStore(vlm, cache)
-        self.validation, self.keep = validation if "temperature" in methods else None, keep
+        self.validation, self.keep = validation if tempered else None, keep
 
     @cached_property
     def ready(self) -> Methods:
-        """The methods, their temperature found on the validation set."""
+        """The methods, their temperatures found on the validation set."""
         if self.validation is None:
             return Methods(self.vlm, None, self.keep)
         found = self.encoder.images(self.validation)
@@ -258,6 +261,7 @@ class ZeroShot:
             "repeated_prompts": asked.repeated,
             "skipped": dict(found.skipped),
             "temperature": methods.temperature,
+            "raised_temperature": methods.raised,
             "left_out": self.left_out,
             "scale": self.vlm.scale,
             "seconds": {"encode": encoded - started, "predict": time.perf_counter() - encoded},
