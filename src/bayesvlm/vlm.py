@@ -20,6 +20,7 @@ from bayesvlm.core.estimation import TOWERS, Normalise, Tower
 from bayesvlm.core.evidence import Structure
 from bayesvlm.core.factors import KroneckerFactors
 from bayesvlm.core.features import Features
+from bayesvlm.core.fingerprints import packed
 from bayesvlm.core.frozen import FrozenDict
 from bayesvlm.core.notebook import html_table
 from bayesvlm.core.projection import Projection
@@ -32,7 +33,7 @@ from bayesvlm.models import resolve_device
 from bayesvlm.predicting import tuned_taus
 from bayesvlm.prompts import ClassNames, Templates
 
-_OF_TUNING = ("tuned_on", "tuned_with", "validation_nlpd")  # what provenance says of how tau was found
+_OF_TUNING = ("tuned_on", "tuned_with", "tuned_images", "validation_nlpd")  # what provenance says of how tau was found
 
 
 class BayesVLM(GaussianVLM):
@@ -318,7 +319,8 @@ class BayesVLM(GaussianVLM):
             templates: prompts with {c} in the place of the name, averaged; None: names are encoded as they are.
             taus: the grid; the paper's is 1, 5, 10, ..., 200, the default is log-spaced over 0.01 to 1e4.
             refine: search on between the best grid point's neighbours.
-            provenance: where the inputs came from; kept with the saved posterior, and the best NLPD with it.
+            provenance: where the inputs came from; kept with the saved posterior, and with it the best NLPD and a
+                fingerprint of each input, by which `bayesvlm.safety` refuses to calibrate on the same.
 
         Returns:
             itself, with the best tau; `.tuning` has every (tau, NLPD, lam) tried.
@@ -334,7 +336,8 @@ class BayesVLM(GaussianVLM):
         target = label_indices(labels, names, len(images), len(texts)).to(self.device)
         grid = tuned_taus(self, images, target, texts, taus, refine, progress)
         earlier = self._untuned()["provenance"]
-        record = _record({**earlier, **(provenance or {}), "validation_nlpd": grid.best.nlpd})
+        facts = {"tuned_images": packed(images.activations), "validation_nlpd": grid.best.nlpd}
+        record = _record({**earlier, **(provenance or {}), **facts})
         chosen = self._under(with_changes(self.settings, tau=grid.best.tau, lam=None))
         self._hold(**chosen, tuning=grid, provenance=record)
         grid.warn()

@@ -143,16 +143,25 @@ def entropy(probs: Tensor) -> Tensor:  # [..., C] -> [...]
     return summands.sum(dim=-1)
 
 
+def scaled_logits(moments: CosineMoments, scale: float, *, centred: bool) -> Tensor:  # [N, C]
+    """E / sqrt(1/t^2 + pi/8 V): the logits of `probit`, or of `centred_probit`, whose softmax they are."""
+    return _logits_of(moments, slice(None), check_positive("scale", scale), centred)
+
+
 def _scaled_softmax(moments: CosineMoments, scale: float, *, centred: bool) -> Tensor:  # [N, C]
-    """softmax(E / sqrt(1/t^2 + pi/8 V)), a block of rows at a time so that it stays in the processor's cache."""
+    """The softmax of `scaled_logits`, a block of rows at a time so that it stays in the processor's cache."""
     check_positive("scale", scale)
     mean = moments.mean
     probs = torch.empty_like(mean)
-    floor = torch.tensor(scale**-2, dtype=mean.dtype, device=mean.device)
     rows = len(mean) if mean.is_cuda else max(1, 2**19 // max(1, mean.shape[1]))
     for start in range(0, len(mean), rows):
         block = slice(start, start + rows)
-        logit = torch.add(floor, moments.variance_of(block), alpha=math.pi / 8).rsqrt_()
-        shifted = mean[block] - mean[block].mean(dim=1, keepdim=True) if centred else mean[block]
-        torch.softmax(logit.mul_(shifted), dim=1, out=probs[block])
+        torch.softmax(_logits_of(moments, block, scale, centred), dim=1, out=probs[block])
     return probs
+
+
+def _logits_of(moments: CosineMoments, rows: slice, scale: float, centred: bool) -> Tensor:  # [n, C]
+    mean = moments.mean[rows]
+    floor = torch.tensor(scale**-2, dtype=mean.dtype, device=mean.device)
+    logit = torch.add(floor, moments.variance_of(rows), alpha=math.pi / 8).rsqrt_()
+    return logit.mul_(mean - mean.mean(dim=1, keepdim=True) if centred else mean)

@@ -6,6 +6,7 @@ as they were then. So it is saved with what made them, and whoever loads it is a
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -14,10 +15,11 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, cast
 
+import safetensors.torch
 import torch
 from torch import Tensor
 
-from bayesvlm.artifacts.files import write_together
+from bayesvlm.artifacts.files import read_safetensors, write_together
 from bayesvlm.artifacts.weights import same_encoder, same_weights, weight_hashes
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.features import Features
@@ -26,7 +28,8 @@ from bayesvlm.prompts import ClassNames, ClassPrompts, Templates
 from bayesvlm.vlm import BayesVLM
 
 SCHEMA = 1
-_KIND, _SCHEMA, _FOR = "bayesvlm_calibration", "schema", "calibrated_for"
+_KIND, _SCHEMA, _FOR, _HASH = "bayesvlm_calibration", "schema", "calibrated_for", "tensors_sha256"
+_TENSORS = ".safetensors"
 _SETTINGS = ("tau", "structure", "covariance", "link")
 _LARGE = 1e300  # beyond it, a number of json is infinite or does not fit a tensor
 _COSINE_OFF, _STD_OFF = (
@@ -43,20 +46,29 @@ class CalibratedFor:
         vlm: held as a copy, so that a later `fit` or `tune` does not change what was calibrated.
         classes: activations of the classes, [C].
         prompts: what the classes are called and what was encoded of each; None: they were given as Features.
+        bayesian: whether the scores depend on the posterior; if not, there need not be one.
     """
 
     vlm: BayesVLM
     classes: Features
     prompts: ClassPrompts | None
+    bayesian: bool = True
 
     @classmethod
     def of(
-        cls, vlm: BayesVLM, classes: ClassNames | Features, templates: Templates | None, progress: bool | None = None
+        cls,
+        vlm: BayesVLM,
+        classes: ClassNames | Features,
+        templates: Templates | None,
+        progress: bool | None = None,
+        *,
+        bayesian: bool = True,
     ) -> CalibratedFor:
         """The model as it is now, and the classes, encoded once."""
-        _ = vlm.posterior  # without one there is nothing to calibrate
+        if bayesian:
+            _ = vlm.posterior  # without one there is nothing to calibrate
         prompts = None if isinstance(classes, Features) else ClassPrompts.of(classes, templates)
-        return cls(vlm.copy(), vlm.class_features(classes, templates, progress=progress), prompts)
+        return cls(vlm.copy(), vlm.class_features(classes, templates, progress=progress), prompts, bayesian)
 
     @property
     def names(self) -> tuple[str, ...] | None:
@@ -71,14 +83,16 @@ class CalibratedFor:
         """What to recognise it by: hashes of the weights, settings, prompts, and how like each class a made-up image
         is, which every part of the model and of its posterior has a hand in."""
         vlm, (cosine, std) = self.vlm, self._sample()
+        spread = {} if std is None else {"std": std.tolist()}
         return {
             "model": model_name(vlm, "projections"),
             "weights": weight_hashes(vlm.image, vlm.text),
             "encoder": hashes_of(vlm.adapter),
-            "settings": {name: getattr(vlm.settings, name) for name in _SETTINGS},
+            "bayesian": self.bayesian,
+            "settings": {name: getattr(vlm.settings, name) for name in _SETTINGS if self.bayesian},
             "classes": len(self.classes),
-            "prompts": None if self.prompts is None else _by_name(self.prompts),
-            "sample": {"cosine": cosine.tolist(), "std": std.tolist()},
+            "prompts": None if self.prompts is None else prompts_by_name(self.prompts),
+            "sample": {"cosine": cosine.tolist(), **spread},
         }
 
     @classmethod
@@ -101,6 +115,7 @@ class CalibratedFor:
         Raises:
             BayesVLMError: for another model, other settings, another posterior, other classes.
         """
+        bayesian = _bayesian(kept)
         _check_model(kept, vlm, what)
         if classes is None:
             if templates is not None:
@@ -110,17 +125,17 @@ class CalibratedFor:
                     f"{what} was calibrated for {kept['classes']} classes given as Features, which have no names to "
                     "encode them by; pass the same Features as classes=."
                 )
-            prompts = _from_names(kept["prompts"])
-            made = cls(vlm.copy(), vlm.encoder("texts").encode_classes(prompts), prompts)
+            prompts = prompts_from_names(kept["prompts"])
+            made = cls(vlm.copy(), vlm.encoder("texts").encode_classes(prompts), prompts, bayesian)
         else:
-            made = cls.of(vlm, classes, templates)
+            made = cls.of(vlm, classes, templates, bayesian=bayesian)
             _check_classes(kept, made, what)
         made._check_sample(kept["sample"], what)
         return made
 
-    def _sample(self) -> tuple[Tensor, Tensor]:  # [C], [C]
+    def _sample(self) -> tuple[Tensor, Tensor | None]:  # [C], [C]
         """The cosines of one made-up image with the classes, which the model decides, and their standard deviations,
-        which its posterior does."""
+        which its posterior does, where it matters."""
         vlm = self.vlm
         made_up = torch.arange(1, vlm.image.activation_width + 1).to(vlm.image.weight).cos()[None]
         nothing = torch.zeros(1, vlm.image.embedding_width).to(vlm.image.weight)
@@ -129,11 +144,12 @@ class CalibratedFor:
             residual=nothing if vlm.image.residual else None,
             log_variance=nothing if vlm.predicts_variance else None,
         )
-        return vlm.logits(image, self.classes)[0] / vlm.scale, vlm.similarity(image, self.classes).std[0]
+        std = vlm.similarity(image, self.classes).std[0] if self.bayesian else None
+        return vlm.logits(image, self.classes)[0] / vlm.scale, std
 
     def _check_sample(self, kept: Mapping[str, Sequence[float]], what: str) -> None:
         cosine, std = self._sample()
-        cosine_then, std_then = _like(kept["cosine"], cosine), _like(kept["std"], std)
+        cosine_then = _like(kept["cosine"], cosine)
         off = (cosine - cosine_then).abs()
         if float(off.max()) > _COSINE_OFF:
             k = int(off.argmax())
@@ -142,6 +158,9 @@ class CalibratedFor:
                 f"{float(cosine_then[k]):.3f} with {self.name(k)} there, and of {float(cosine[k]):.3f} here; use "
                 "those, or calibrate again."
             )
+        if std is None:
+            return
+        std_then = _like(kept["std"], std)
         if bool(((std - std_then).abs() > _STD_OFF * std_then).any()):
             raise BayesVLMError(
                 f"{what} was calibrated with another posterior of this model: standard deviations of cosines are "
@@ -149,12 +168,43 @@ class CalibratedFor:
             )
 
 
-def save_calibration(path: str | Path, kind: str, calibrated: CalibratedFor, content: Mapping[str, Any]) -> Path:
-    """Write a calibration whole or not at all; a folder gets a file of the kind's name."""
-    path = _file(path, kind)
+def save_calibration(
+    path: str | Path,
+    kind: str,
+    calibrated: CalibratedFor,
+    content: Mapping[str, Any],
+    tensors: Mapping[str, Tensor] | None = None,
+) -> Path:
+    """Write a calibration whole or not at all, tensors in a safetensors file of the same name beside the json; a folder
+    gets files of the kind's name."""
+    path, files = _file(path, kind), {}
+    if tensors is not None:
+        if path.suffix == _TENSORS:
+            raise BayesVLMError(f"{path} is where the tensors would go; name the json file, {path.stem}.json.")
+        packed = safetensors.torch.save({name: value.detach().cpu().contiguous() for name, value in tensors.items()})
+        files[path.with_suffix(_TENSORS).name] = packed
+        content = {**content, _HASH: hashlib.sha256(packed).hexdigest()}
     kept = {_KIND: kind, _SCHEMA: SCHEMA, **content, _FOR: calibrated.to_json()}
-    write_together(path.parent, {path.name: (json.dumps(kept, indent=1, allow_nan=False) + "\n").encode()})
+    files[path.name] = (json.dumps(kept, indent=1, allow_nan=False) + "\n").encode()
+    write_together(path.parent, files)
     return path
+
+
+def load_tensors(path: str | Path, kind: str, raw: Mapping[str, Any], names: Sequence[str]) -> dict[str, Tensor]:
+    """The tensors that `save_calibration` was given, if they are those that the json file was written with.
+
+    Args:
+        raw: what `load_calibration` read.
+        names: that there must be.
+    """
+    file = _file(path, kind).with_suffix(_TENSORS)
+    found = read_safetensors(file)
+    if hashlib.sha256(file.read_bytes()).hexdigest() != raw.get(_HASH):
+        raise BayesVLMError(f"{file} is not the file that was saved with {_file(path, kind).name}; copy both together.")
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise BayesVLMError(f"{file} has no tensor {missing[0]!r}; it is incomplete, copy or make it again.")
+    return found
 
 
 def load_calibration(path: str | Path, kind: str, entries: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -170,13 +220,13 @@ def load_calibration(path: str | Path, kind: str, entries: Sequence[str]) -> tup
         raw = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
     except FileNotFoundError:
         raise BayesVLMError(
-            f"{path} does not exist; name the file, or the folder, that {kind} were saved to."
+            f"{path} does not exist; name the file, or the folder, that the {kind} was saved to."
         ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise BayesVLMError(f"{path} is not readable json ({error}); copy or make it again.") from None
     found = raw.get(_KIND) if isinstance(raw, dict) else None
     if found != kind:
-        raise BayesVLMError(f"{path} holds {found or 'something else'}, not {kind}; name the file they were saved to.")
+        raise BayesVLMError(f"{path} holds {found or 'something else'}, not {kind}; name the file that was saved.")
     if raw.get(_SCHEMA) != SCHEMA:
         raise BayesVLMError(f"{path} has schema {raw.get(_SCHEMA)!r}, this version reads {SCHEMA}; upgrade bayesvlm.")
     identity = ("model", "weights", "encoder", "settings", "classes", "prompts", "sample")
@@ -210,6 +260,7 @@ def _well_formed(kept: Mapping[str, Any]) -> dict[str, bool]:
     def are_numbers(values: Any) -> bool:
         return isinstance(values, list) and len(values) == classes and all(map(is_finite_number, values))
 
+    sampled = ("cosine", "std") if kept.get("bayesian", True) else ("cosine",)
     counted = isinstance(classes, int) and not isinstance(classes, bool) and classes > 0
     named = isinstance(prompts, dict) and len(prompts) == classes and all(map(are_prompts, prompts.values()))
     return {
@@ -219,7 +270,8 @@ def _well_formed(kept: Mapping[str, Any]) -> dict[str, bool]:
         "settings": isinstance(kept["settings"], dict),
         "classes": counted,
         "prompts": prompts is None or named,
-        "sample": isinstance(sample, dict) and all(are_numbers(sample.get(name)) for name in ("cosine", "std")),
+        "bayesian": isinstance(kept.get("bayesian", True), bool),
+        "sample": isinstance(sample, dict) and all(are_numbers(sample.get(name)) for name in sampled),
     }
 
 
@@ -235,6 +287,10 @@ def _file(path: str | Path, kind: str) -> Path:
     return path if path.suffix and not path.is_dir() else path / f"{kind.replace(' ', '-')}.json"
 
 
+def _bayesian(kept: Mapping[str, Any]) -> bool:
+    return bool(kept.get("bayesian", True))  # files of before said nothing: there was always a posterior
+
+
 def _check_model(kept: Mapping[str, Any], vlm: BayesVLM, what: str) -> None:
     here, there = model_name(vlm, "these projections"), kept["model"]
     if not same_weights(kept["weights"], vlm.image, vlm.text):
@@ -248,7 +304,7 @@ def _check_model(kept: Mapping[str, Any], vlm: BayesVLM, what: str) -> None:
             f"{what} was calibrated for {there}, and {here} has the same projections behind another encoder (one that "
             "was fine-tuned?); load that model, or calibrate again."
         )
-    for name in _SETTINGS:
+    for name in _SETTINGS if _bayesian(kept) else ():
         then, now = kept["settings"].get(name), getattr(vlm.settings, name)
         if then != now and not (name == "tau" and isinstance(then, float) and math.isclose(then, now, rel_tol=1e-6)):
             raise BayesVLMError(
@@ -265,7 +321,7 @@ def _check_classes(kept: Mapping[str, Any], made: CalibratedFor, what: str) -> N
         )
     if made.prompts is None or kept["prompts"] is None:
         return
-    then = _from_names(kept["prompts"])
+    then = prompts_from_names(kept["prompts"])
     for place, (was, now) in enumerate(zip(then.names, made.prompts.names, strict=True)):
         if was != now:
             raise BayesVLMError(
@@ -282,7 +338,8 @@ def _check_classes(kept: Mapping[str, Any], made: CalibratedFor, what: str) -> N
                 )
 
 
-def _by_name(prompts: ClassPrompts) -> dict[str, list[str]]:
+def prompts_by_name(prompts: ClassPrompts) -> dict[str, list[str]]:
+    """Prompts as json keeps them."""
     return dict(zip(prompts.names, _by_class(prompts), strict=True))
 
 
@@ -294,7 +351,8 @@ def _by_class(prompts: ClassPrompts) -> list[list[str]]:
     return found
 
 
-def _from_names(prompts: Mapping[str, Sequence[str]]) -> ClassPrompts:
+def prompts_from_names(prompts: Mapping[str, Sequence[str]]) -> ClassPrompts:
+    """What `prompts_by_name` was given."""
     groups = (place for place, texts in enumerate(prompts.values()) for _ in texts)
     return ClassPrompts(tuple(prompts), tuple(text for texts in prompts.values() for text in texts), tuple(groups))
 

@@ -111,10 +111,10 @@ def precision_thresholds(
     )
 
 
-def check_share(name: str, value: float) -> float:
+def check_share(name: str, value: float, example: str = "0.9 for 90 %") -> float:
     """`value` as a float, if it lies between 0 and 1, both excluded."""
     if not isinstance(value, Real) or isinstance(value, bool) or not 0 < value < 1:
-        raise BayesVLMError(f"{name}={str(value)[:40]}; it must lie between 0 and 1, such as 0.9 for 90 %.")
+        raise BayesVLMError(f"{name}={str(value)[:40]}; it must lie between 0 and 1, such as {example}.")
     return float(value)
 
 

@@ -1,0 +1,80 @@
+"""One labelled set for two purposes, and the refusal of images that served the first for the second."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bayesvlm.core.errors import BayesVLMError, check_count
+from bayesvlm.core.features import Features
+from bayesvlm.core.fingerprints import found_again
+from bayesvlm.core.shuffling import shuffled_order
+from bayesvlm.vlm import BayesVLM
+
+TUNED_IMAGES, TUNED_ON = "tuned_images", "tuned_on"
+_SHOWN = 5
+
+
+def halves(count_or_labels: int | Sequence[Any] | Tensor, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Two halves of a labelled set: rows to `tune` on, and rows to `calibrate` on.
+
+    They have no row in common and together are all rows. Each half gets half of the images of every label; an odd one
+    goes to the half that has fewer so far. A seed gives the same halves on every machine.
+
+    Args:
+        count_or_labels: how many rows there are, or the label of each, names or numbers.
+        seed: of the order in which rows are dealt out.
+
+    Example:
+        >>> tune, calibrate = halves(["a", "a", "b", "b", "b", "b"])
+        >>> len(tune), len(calibrate)
+        (3, 3)
+    """
+    if isinstance(count_or_labels, Sequence | Tensor | np.ndarray) and not isinstance(count_or_labels, str):
+        given = count_or_labels.tolist() if hasattr(count_or_labels, "tolist") else list(count_or_labels)
+    else:
+        given = [0] * check_count("count", count_or_labels, least=2)
+    if not isinstance(given, list) or len(given) < 2:
+        raise BayesVLMError(f"There are {len(given) if isinstance(given, list) else 1} rows; halves need two or more.")
+    by_label: dict[Any, list[int]] = {}
+    for row, label in enumerate(given):
+        if isinstance(label, list | dict | set):
+            raise BayesVLMError(f"Row {row} has the label {str(label)[:40]}; halves need one name or number per row.")
+        by_label.setdefault(label, []).append(row)
+    dealt: tuple[list[int], list[int]] = ([], [])
+    shuffled = (int(place) for place in shuffled_order(len(given), seed))
+    place_of = {row: place for place, row in enumerate(shuffled)}
+    for rows in by_label.values():
+        begin = 0 if len(dealt[0]) <= len(dealt[1]) else 1
+        for number, row in enumerate(sorted(rows, key=place_of.__getitem__)):
+            dealt[(begin + number) % 2].append(row)
+    return torch.tensor(sorted(dealt[0])), torch.tensor(sorted(dealt[1]))
+
+
+def check_fresh(vlm: BayesVLM, images: Features, source: str | None) -> None:
+    """Refuse calibration images that tau was tuned on, as far as the posterior's provenance shows.
+
+    Args:
+        vlm: whose `tune` kept fingerprints of its images.
+        images: to calibrate on.
+        source: what they are called; None: that is not known.
+    """
+    if source is not None and not isinstance(source, str):
+        raise BayesVLMError(f"source={str(source)[:40]!r}; it must be text that says where the images came from.")
+    remedy = (
+        "they would look more familiar than new images do: calibrate on others, or divide the set before "
+        "(bayesvlm.safety.halves)"
+    )
+    if source is not None and source == vlm.provenance.get(TUNED_ON):
+        raise BayesVLMError(f"tau was tuned on {source!r}, the very images to calibrate on, and {remedy}.")
+    again = found_again(vlm.provenance.get(TUNED_IMAGES), images.activations)
+    if again:
+        rows = ", ".join(map(str, again[:_SHOWN])) + (", ..." if len(again) > _SHOWN else "")
+        raise BayesVLMError(
+            f"{len(again)} of the {len(images)} calibration images (rows {rows}) are among those that tau was tuned "
+            f"on, and {remedy}."
+        )
