@@ -1,9 +1,9 @@
 """Epistemic without draws against epistemic by draws: the table of docs/unknown.md.
 
-    python docs/figures/unknown_epistemic.py [FOLDER OF CIFAR-10]       # ten minutes; unknown-epistemic.json, the table
+    python docs/figures/unknown_epistemic.py       # ten minutes; unknown-epistemic.json, the table
 
-The form was chosen on emoji-clip-colour (which p to expand at, and how to keep it below the entropy) and is stated on the
-two others. Of every set 500 images; 512 draws are the reference, and 128, the default, are judged by it as well.
+The form was chosen on emoji-clip-colour (which p to expand at, and how to keep it below the entropy), and the two other
+models judge it. Of every set 500 images; 512 draws are the reference, and 128, the default, are judged by it as well.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def measure(seen: Seen) -> dict[str, dict[str, dict[str, float]]]:
-    """By set and way: rank correlation with the reference, and the mean over its mean; and AUROCs of unfamiliar images."""
+    """By set and way: rank correlation with the reference, mean over its mean; and AUROCs of unfamiliar images."""
     ranks: dict[str, dict[str, dict[str, float]]] = {}
     scores: dict[str, dict[str, Tensor]] = {}
     for name in (*SEVEN, *(f"{out}, known names" for out in OUT)):
