@@ -221,8 +221,8 @@ def summary(provenance: Provenance, indent: str = "") -> Iterator[str]:
                 yield from summary(part, indent + "    ")
         elif key == "read":
             yield f"{indent}- read: {_told(value)}"
-        elif key == "tuned_images":
-            yield f"{indent}- tuned_images: {value['images']}, known by fingerprints"
+        elif key == "tuned_images" and isinstance(value, Mapping):
+            yield f"{indent}- tuned_images: {value.get('images')}, known by fingerprints"
         elif key == "seconds":
             yield f"{indent}- seconds: " + ", ".join(f"{name} {taken:g}" for name, taken in value.items() if taken)
         else:

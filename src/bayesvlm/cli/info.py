@@ -63,7 +63,7 @@ def info(
         "structure": config.structure,
         "covariance": config.covariance,
         "link": config.link,
-        "provenance": config.provenance,
+        "provenance": {name: _short(name, fact) for name, fact in config.provenance.items()},
         "towers": towers,
     }
     weights = (config.weights or {"float32": "not tied to any"})["float32"][:16]
@@ -74,6 +74,13 @@ def info(
         f"tau = {config.tau:g}, structure {config.structure}, covariance {config.covariance}, link {config.link}",
     ]
     emit(result, [*head, _factor_table(towers, config), *_lam_tables(towers)], as_json)
+
+
+def _short(name: str, fact: Any) -> Any:
+    """A fact of the provenance, without the fingerprints of images."""
+    if name != "tuned_images" or not isinstance(fact, dict):
+        return fact
+    return {key: value for key, value in fact.items() if key != "fingerprints"}
 
 
 def _tower(factors: KroneckerFactors, norm_squared: float | None, lam: float) -> dict[str, Any]:

@@ -97,7 +97,7 @@ class Basis:
                 f"There are {len(images)} calibration images, and {reason} needs {least} at least; give more."
             )
         if self.calibrated_for.bayesian:
-            check_fresh(self.calibrated_for.vlm, images, self.source)
+            check_fresh(self.calibrated_for.vlm, images, self.source, stacklevel=3)
         return images
 
     def scores(self, images: Features) -> Tensor:  # [N] float64

@@ -179,8 +179,6 @@ def save_calibration(
     gets files of the kind's name."""
     path, files = _file(path, kind), {}
     if tensors is not None:
-        if path.suffix == _TENSORS:
-            raise BayesVLMError(f"{path} is where the tensors would go; name the json file, {path.stem}.json.")
         packed = safetensors.torch.save({name: value.detach().cpu().contiguous() for name, value in tensors.items()})
         files[path.with_suffix(_TENSORS).name] = packed
         content = {**content, _HASH: hashlib.sha256(packed).hexdigest()}
@@ -284,7 +282,7 @@ def _file(path: str | Path, kind: str) -> Path:
     if not str(path):
         raise BayesVLMError(f"The file for {kind} is ''; name one, such as {kind.replace(' ', '-')}.json.")
     path = Path(path)
-    return path if path.suffix and not path.is_dir() else path / f"{kind.replace(' ', '-')}.json"
+    return path if path.suffix == ".json" or path.is_file() else path / f"{kind.replace(' ', '-')}.json"
 
 
 def _bayesian(kept: Mapping[str, Any]) -> bool:

@@ -79,7 +79,7 @@ def raps(probs: Tensor, u: Tensor, penalty: float = 0.01, rank: int = 5) -> Tens
     """APS, and a penalty for every rank beyond the `rank`-th: fewer very large sets."""
     penalty, rank = check_penalty(penalty), check_count("rank", rank, least=0)
     scores, above = _aps(probs, u)
-    return scores + penalty * (above + 1 - rank).clamp_min(0)
+    return scores + penalty * (above + 1 - rank).clamp_min(0).double()
 
 
 def of_labels(scores: Tensor, labels: Tensor) -> Tensor:  # [N, C], [N] -> [N]

@@ -12,7 +12,7 @@ import torch
 from scipy.stats import beta
 from torch import Tensor
 
-from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.core.errors import BayesVLMError, first_line
 from bayesvlm.core.features import Features
 from bayesvlm.core.notebook import html_table
 from bayesvlm.core.printing import described
@@ -185,10 +185,13 @@ class Detector:
         tensors = load_tensors(path, KIND, raw, ["scores"])
         basis = Basis.from_json(raw, kept, tensors, vlm, classes, templates, str(path), scored=True)
         scores = tensors["scores"]
-        right = scores.dtype == torch.float64 and scores.ndim == 1 and len(scores) and bool(scores.isfinite().all())
-        if not right or bool((scores.diff() < 0).any()):
-            raise BayesVLMError(f"{path} is damaged (its scores are not in ascending order); copy or make it again.")
-        return cls(check_share("false_alarms", raw["false_alarms"], _EXAMPLE), scores, basis)
+        try:
+            right = scores.dtype == torch.float64 and scores.ndim == 1 and bool(scores.isfinite().all())
+            if not right or bool((scores.diff() < 0).any()):
+                raise BayesVLMError("its scores are not in ascending order")
+            return cls(math.inf, scores, basis).with_false_alarms(raw["false_alarms"])
+        except BayesVLMError as error:
+            raise BayesVLMError(f"{path} is damaged ({first_line(error)}); copy or make it again.") from None
 
     # How it prints ---------------------------------------------------------------------------------------------------
 

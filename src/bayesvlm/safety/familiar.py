@@ -129,11 +129,14 @@ def needs_posterior(names: Sequence[str], predictive: Predictive) -> bool:
 
 def check_possible(vlm: BayesVLM, names: Sequence[str], predictive: Predictive) -> None:
     """Refuse what this model does not have, before anything is encoded."""
-    if needs_posterior(names, predictive) and not vlm.fitted:
-        raise BayesVLMError(
-            f"score={next(name for name in names if name in _OF_PREDICTIVE)!r} is of the Bayesian predictive, and this "
-            "model has no posterior; fit or load one, or take predictive='plain'."
-        )
+    if not needs_posterior(names, predictive) or vlm.fitted:
+        return
+    made_of = [name for name in names if name in _OF_POSTERIOR]
+    if made_of:
+        raise BayesVLMError(f"score={made_of[0]!r} is made of a posterior, and this model has none; fit or load one.")
+    raise BayesVLMError(
+        "predictive='bayes' needs a posterior, and this model has none; fit or load one, or take predictive='plain'."
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from bayesvlm.classes import label_indices
+from bayesvlm.core.blocks import row_blocks
 from bayesvlm.core.errors import BayesVLMError, BayesVLMWarning, check_choice, check_count, first_line
 from bayesvlm.core.features import Features
 from bayesvlm.core.notebook import html_table
@@ -113,7 +114,9 @@ class PredictionSets:
         target = label_indices(labels, held.names, len(images), len(held.classes)).cpu()
         probs = basis.scorer.probs(images)
         options: dict[str, Any] = {"kind": kind, "penalty": penalty, "rank": rank}
-        own = conformal.of_labels(_scores(probs, tower_generators(seed)[0], **options), target).cpu()
+        u = _uniform(len(images), tower_generators(seed)[0])
+        blocks = _blocks(probs)
+        own = torch.cat([conformal.of_labels(_scores(probs[b], u[b], **options), target[b]).cpu() for b in blocks])
         if kind == "lac":
             check_varied(own, "The probability of the label")
         shares: dict[str, Any] = {**options, "miss": miss, "by_class": by_class, "seed": seed}
@@ -186,8 +189,9 @@ class PredictionSets:
                 "classes they were calibrated for."
             )
         generator = tower_generators(self.seed)[1] if generator is None else generator
-        scores = _scores(probs, generator, self.kind, self.penalty, self.rank)
-        return scores <= self.thresholds.to(scores.device)
+        u = _uniform(len(probs), generator)
+        scores = (_scores(probs[b], u[b], self.kind, self.penalty, self.rank) for b in _blocks(probs))
+        return torch.cat([part <= self.thresholds.to(part.device) for part in scores])
 
     def names_of(self, sets: Tensor) -> list[list[str]]:  # [N, C] bool
         """The names of the classes in each set."""
@@ -271,8 +275,16 @@ class PredictionSets:
         return html_table("Prediction sets", ["", ""], rows)
 
 
-def _scores(probs: Tensor, generator: torch.Generator, kind: Kind, penalty: float, rank: int) -> Tensor:  # [N, C]
+def _scores(probs: Tensor, u: Tensor, kind: Kind, penalty: float, rank: int) -> Tensor:  # [N, C], [N] -> [N, C]
     if kind == "lac":
         return conformal.lac(probs)
-    u = torch.rand(len(probs), generator=generator, dtype=torch.float64, device=generator.device)
     return conformal.aps(probs, u) if kind == "aps" else conformal.raps(probs, u, penalty, rank)
+
+
+def _uniform(count: int, generator: torch.Generator) -> Tensor:  # [N]
+    return torch.rand(count, generator=generator, dtype=torch.float64, device=generator.device)
+
+
+def _blocks(probs: Tensor) -> list[slice]:
+    """Of rows whose scores, in float64, are computed at once; one that is empty where there are no rows."""
+    return list(row_blocks(*probs.shape, numbers=2**22)) or [slice(0, 0)]

@@ -20,6 +20,7 @@ from bayesvlm.prompts import ClassNames, Templates
 from bayesvlm.safety.calibrated import CalibratedFor, is_finite_number, load_calibration, save_calibration
 from bayesvlm.safety.labels import Labels, multi_hot
 from bayesvlm.safety.precision import NEVER, ThresholdFit, check_share, fewest_images, precision_thresholds
+from bayesvlm.safety.splitting import check_fresh
 from bayesvlm.vlm import BayesVLM
 
 Score = Literal["label_probs", "probs", "mean"]
@@ -84,6 +85,7 @@ class LabelThresholds:
         score = _checked_score(vlm, score)
         calibrated_for = CalibratedFor.of(vlm, classes, templates, progress)
         images = vlm.image_features(inputs, progress=progress)
+        check_fresh(vlm, images, None, stacklevel=2)
         carried = multi_hot(labels, calibrated_for.names, len(images), len(calibrated_for.classes))
         scores = _scores(_prediction(calibrated_for, images), score)
         found = precision_thresholds(scores, carried, precision, confidence)
