@@ -103,6 +103,16 @@ def test_fewer_images_than_components_are_singular_but_for_the_ridge() -> None:
     assert bool(torch.isfinite(shrunk).all())
 
 
+def test_a_class_of_one_image_has_the_covariance_of_all() -> None:
+    features, labels = labelled(80, seed=1)
+    alone = torch.cat([features, features[:1] + 1]), torch.cat([labels, torch.tensor([CLASSES])])
+    fitted = ICPE.fit(*alone, CLASSES + 1, components=6, shrinkage=0.25, least=1)
+    groups = [alone[0][alone[1] == c].numpy() for c in range(CLASSES)]
+    within = sum(len(group) * empirical_covariance(group) for group in groups) / (81 - CLASSES - 1)
+    turned = fitted.axes.numpy().T @ (0.25 * within) @ fitted.axes.numpy() + 1e-8 * np.eye(6)
+    np.testing.assert_allclose((fitted.roots[-1] @ fitted.roots[-1].T).numpy(), turned, atol=1e-12)
+
+
 def test_images_span_no_more_components_than_they_are() -> None:
     features, labels = labelled(8, seed=1, size=20)
     assert ICPE.fit(features, labels, CLASSES, least=2).axes.shape == (20, 7)
@@ -136,8 +146,8 @@ def test_every_class_needs_images() -> None:
         ICPE.fit(features, labels, CLASSES)
     with pytest.raises(BayesVLMError, match="1 of 5 classes have fewer than 2 images, such as class 'moon' with 0"):
         ICPE.fit(features, labels, ["sun", "rain", "snow", "fog", "moon"], least=2)
-    with pytest.raises(BayesVLMError, match="least is 1; expected a whole number of at least 2"):
-        ICPE.fit(features, labels, CLASSES, least=1)
+    with pytest.raises(BayesVLMError, match="least is 0; expected a whole number of at least 1"):
+        ICPE.fit(features, labels, CLASSES, least=0)
 
 
 def test_bad_inputs_of_a_fit() -> None:

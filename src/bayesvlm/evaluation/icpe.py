@@ -63,7 +63,8 @@ class ICPE:
             components: principal components that are kept, or as many as the images have.
             ridge: added to every variance, in units of the embeddings squared.
             shrinkage: from 0 to 1, the share of the covariance within all classes in each class's own; 0 is ICPE.
-            least: images that every class must have, at least 2; the paper claims no use of fewer than 10.
+            least: images that every class must have; the paper claims no use of fewer than 10. A class of one image
+                has no covariance of its own but the ridge, so that fewer than 2 make sense with `shrinkage` only.
         """
         number = check_count("classes", classes, 2) if isinstance(classes, int) else len(classes)
         features, labels = _checked(features, labels, number)
@@ -71,15 +72,17 @@ class ICPE:
         if not 0 <= shrinkage <= 1:
             raise BayesVLMError(f"shrinkage={shrinkage}; it is a share, from 0 (each class's own covariance) to 1.")
         counts = torch.bincount(labels, minlength=number)
-        _check_counts(counts, check_count("least", least, 2), classes)
+        _check_counts(counts, check_count("least", least), classes)
         mean = features.mean(dim=0)
         axes = _principal_axes(features - mean, min(check_count("components", components), len(features) - 1))
         points = (features - mean) @ axes
         centres = torch.zeros(number, points.shape[1], dtype=points.dtype, device=points.device)
         centres.index_add_(0, labels, points).div_(counts[:, None])
         scatters = _scatters(points - centres[labels], labels, number)
-        within = scatters.sum(dim=0) / (counts.sum() - number)
-        covariances = scatters.div_((counts - 1)[:, None, None]).mul_(1 - shrinkage).add_(within, alpha=shrinkage)
+        within = scatters.sum(dim=0) / max(1, len(features) - number)
+        covariances = (
+            scatters.div_((counts - 1).clamp_min(1)[:, None, None]).mul_(1 - shrinkage).add_(within, alpha=shrinkage)
+        )
         covariances.diagonal(dim1=1, dim2=2).add_(ridge)
         roots, failed = torch.linalg.cholesky_ex(covariances)
         if bool(failed.any()):
@@ -101,10 +104,11 @@ class ICPE:
         size = points.shape[1]
         constants = self.roots.diagonal(dim1=1, dim2=2).log().sum(dim=1) + size / 2 * math.log(2 * math.pi)
         found = torch.empty(len(points), len(self.centres), dtype=points.dtype, device=points.device)
-        for rows in row_blocks(len(self.centres), max(1, len(points) * size)):
-            apart = (points[None] - self.centres[rows, None]).mT  # [c, k, N]
-            white = torch.linalg.solve_triangular(self.roots[rows], apart, upper=False)
-            found[:, rows] = (-white.square().sum(dim=1) / 2 - constants[rows, None]).T
+        one = torch.eye(size, dtype=points.dtype, device=points.device)
+        for rows in row_blocks(len(self.centres), len(points) * size):
+            whiten = torch.linalg.solve_triangular(self.roots[rows], one, upper=False)  # a product for all images
+            white = (points[None] - self.centres[rows, None]) @ whiten.mT  # [c, N, k]
+            found[:, rows] = (-white.square().sum(dim=2) / 2 - constants[rows, None]).T
         return found
 
     def score(
@@ -170,12 +174,12 @@ def _check_counts(counts: Tensor, least: int, classes: int | Sequence[str]) -> N
 
 def _principal_axes(centred: Tensor, components: int) -> Tensor:  # [N, d] -> [d, k]
     """Eigenvectors of the covariance, the largest eigenvalue first; their signs do not matter to a density."""
-    values, vectors = torch.linalg.eigh(centred.T @ centred)
-    return vectors.flip(1)[:, : min(components, len(values))]
+    vectors: Tensor = torch.linalg.eigh(centred.T @ centred).eigenvectors
+    return vectors.flip(1)[:, :components]
 
 
 def _scatters(apart: Tensor, labels: Tensor, classes: int) -> Tensor:  # [N, k], [N] -> [C, k, k]
     """Sum of the outer products of each class."""
-    order = labels.argsort(stable=True)
-    groups = apart[order].split(torch.bincount(labels, minlength=classes).tolist())
+    ends = torch.bincount(labels, minlength=classes).cumsum(dim=0)
+    groups = torch.tensor_split(apart[labels.argsort(stable=True)], ends[:-1].cpu())
     return torch.stack([group.T @ group for group in groups])

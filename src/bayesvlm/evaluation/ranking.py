@@ -50,7 +50,7 @@ def delong(a: Tensor, b: Tensor, positives: Tensor) -> DeLong:  # [N], [N], [N] 
     if a.shape != b.shape:
         raise BayesVLMError(f"a has shape {list(a.shape)} and b {list(b.shape)}; both must score the same inputs, [N].")
     first, second = (_components(name, scores, positives) for name, scores in (("a", a), ("b", b)))
-    areas = [float(of.positive.mean()) for of in (first, second)]
+    areas = float(first.positive.mean()), float(second.positive.mean())
     difference = areas[0] - areas[1]
     error = _standard_error(_Components(first.positive - second.positive, first.negative - second.negative))
     if error > _NOTHING:

@@ -63,11 +63,10 @@ def raised_temperature(
 ) -> Temperature:
     """The largest T within `bounds` whose NLPD is at most one standard error above the smallest.
 
-    Under a shift predictions should be less sure than validation images ask for, and this is as much less as they
-    allow: they cannot tell this T from the best. It costs nothing more than `fit_temperature`, so that whatever is said
-    to be better than temperature scaling under a shift has to be better than this too. The standard error is that of
-    the mean NLPD at the best T, std / sqrt(N). `nlpd` is that at the raised T; at the upper edge even the highest T is
-    as good.
+    Where a shift asks for less confidence than validation images do, this T gives as much less as one standard error
+    of their NLPD pays for, with no image of the shift and no posterior. What is said to be better than temperature
+    scaling under a shift has to be better than this too. The standard error is that of the mean NLPD at the best T,
+    std / sqrt(N). `nlpd` is that at the raised T; `at_edge` says that even the highest T is within it.
     """
     _, high = _checked_bounds(bounds)
     best = fit_temperature(logits, labels, bounds)

@@ -1,8 +1,8 @@
 """The ways to predict that are compared: plain, temperature scaling, Bayes, and the first and last with votes of views.
 
 Temperature scaling comes twice: at the best temperature of a validation set, and raised as far as that set allows
-(`evaluation.raised_temperature`). Under a shift the second is better, and costs as little: what is said of Bayes
-against temperature scaling has to be said against both.
+(`evaluation.raised_temperature`). Which is better depends on the shift, so that what is said of Bayes against
+temperature scaling has to be said against both.
 
 Models that predict variances have ways of their own: by the mean, by the score they were trained with, by ProbCosine.
 
@@ -48,7 +48,7 @@ class Methods:
 
     @classmethod
     def tuned(cls, vlm: BayesVLM, images: Features, labels: Tensor, classes: Features, keep: float = 0.3) -> Methods:
-        """The temperatures by the NLPD of these labelled features, [N]: the best, and the highest that is as good."""
+        """The temperatures by the NLPD of these labelled features, [N]: the best, and the highest as `raised` says."""
         logits = torch.cat([vlm.logits(images[rows], classes) for rows in row_blocks(len(images), len(classes))])
         labels = labels.to(logits.device)
         best, raised = fit_temperature(logits, labels), raised_temperature(logits, labels)

@@ -26,6 +26,8 @@ from bayesvlm.report.theme import NARROW, WIDE
 PANELS = ("new-drawing", "openmoji-black", "unseen-concepts")
 DRAWN = ("plain", "temperature", "Bayes")
 """The methods in the figures; the raised temperature is in the table and in the sentences."""
+HEADINGS = {"plain": "plain", "temperature": "temp.", "raised temperature": "raised", "Bayes": "Bayes"}
+"""Columns of the table, short enough to stand three times side by side."""
 FOOTER = (
     "Written by `bayesvlm`; this page is one file and loads nothing from anywhere. The drawings: Noto Emoji (Google, "
     "Apache License 2.0), Twemoji (Twitter and contributors, CC BY 4.0), Fluent Emoji (Microsoft, MIT), EmojiOne 2.2.7 "
@@ -102,8 +104,8 @@ def demo_page(demo: Demo, folder: str | Path = "demo") -> Page:
                     "*Top-1* is the share of right answers, *NLPD* the surprise at the right one (lower is better), "
                     "*ECE* the gap between confidence and accuracy in 20 bins. **Temperature scaling** and **Bayes** "
                     "were tuned on the same validation images, one number each. The **raised temperature** is the "
-                    "highest whose validation NLPD is within one standard error of the best, so that the validation "
-                    "images cannot tell the two apart."
+                    "highest whose validation NLPD is within one standard error of the best: how far a temperature "
+                    "gets under a shift that is expected, but not seen."
                 ),
                 Text(" ".join(verdicts(demo))),
                 plot(
@@ -337,11 +339,11 @@ def _table(demo: Demo) -> Table:
             best |= {(len(rows), len(cells) + place) for place, method in enumerate(SINGLE) if method in winners}
             cells += shown.values()
         rows.append(cells)
-    columns = ["set", *[method for _ in METRICS for method in SINGLE]]
+    columns = ["set", *[HEADINGS[method] for _ in METRICS for method in SINGLE]]
     groups = [("", 1), *[(metric.title, len(SINGLE)) for metric in METRICS]]
     caption = (
-        f"The same in numbers; bold: not worse than the best (paired t-test over the images, p = {_LEVEL}; "
-        "ECE, which is no mean over images: the smallest)."
+        "The same in numbers, and the raised temperature; bold: not worse than the best (paired t-test over the "
+        f"images, p = {_LEVEL}; ECE, which is no mean over images: the smallest)."
     )
     return Table(columns, rows, best, caption, groups)
 
