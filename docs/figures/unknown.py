@@ -36,7 +36,13 @@ def main() -> None:
     path = HERE / "unknown.json"
     found: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
     cifar = Path(sys.argv[1]) if len(sys.argv) > 1 else None
-    for part, measure in (("outside", outside), ("failures", failures), ("kinds", kinds), ("combined", combined)):
+    for part, measure in (
+        ("outside", outside),
+        ("failures", failures),
+        ("kinds", kinds),
+        ("combined", combined),
+        ("rivals", rivals),
+    ):
         for name in MODELS:
             if name not in found.setdefault(part, {}):
                 found[part][name] = measure(Seen(name, cifar))
@@ -74,6 +80,27 @@ def outside(seen: Seen) -> dict[str, dict[str, dict[str, float]]]:
         for name in (*OUTSIDE, *STYLES):
             flagged = conformal.p_values(familiar, scores[name][score]) <= ALARMS
             found[score].setdefault(name, {})["flagged"] = float(flagged.double().mean())
+    return found
+
+
+def rivals(seen: Seen) -> dict[str, dict[str, dict[str, float]]]:
+    """The Bayesian entropy against each score that is made without a posterior: DeLong's test on every out-set."""
+    classes = seen.known.classes
+    scores: dict[str, dict[str, Tensor]] = {}
+    for name in (KNOWN, *OUTSIDE):
+        images = seen.set(name).images
+        plain = familiarities(seen.vlm, images, classes, ["mcm", "entropy"], predictive="plain")
+        scores[name] = {"Bayes": familiarities(seen.vlm, images, classes, ["entropy"])["entropy"], "MCM": plain["mcm"]}
+        for title, value in seen.temperatures.items():
+            scores[name][title] = familiarities(seen.vlm, images, classes, ["entropy"], predictive=value)["entropy"]
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for name in OUTSIDE:
+        both = {title: torch.cat([scores[KNOWN][title], scores[name][title]]) for title in scores[name]}
+        known = torch.arange(len(both["Bayes"])) < len(seen.known.images)
+        found[name] = {}
+        for title in ("MCM", *seen.temperatures):
+            test = delong(both["Bayes"], both[title], known)
+            found[name][title] = {"difference": test.difference, "error": test.standard_error, "p": test.p}
     return found
 
 

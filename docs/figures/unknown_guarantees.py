@@ -51,6 +51,12 @@ def main() -> None:
     print(*tables(found), sep="\n\n")
 
 
+def populations(count: int, times: int) -> Iterator[Tensor]:
+    """Rows drawn with replacement, half as many: the drawings are the population then, and its true rates are known."""
+    for seed in range(times):
+        yield torch.randint(count, (count // 2,), generator=torch.Generator().manual_seed(5000 + seed))
+
+
 def splits(count: int, times: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Random halves of `count` rows."""
     for seed in range(times):
@@ -143,7 +149,13 @@ def false_alarms(seen: Seen) -> Means:
                 within += rate <= betabinom.ppf(CONFIDENCE, m, place, n + 1 - place) / m
                 for name in STYLES:
                     shifted[name].append(_flagged(of[KNOWN][calibrate], of[name], alpha))
+            kept = 0
+            for calibrate in populations(len(of[KNOWN]), ALARM_SPLITS):
+                place = int((len(calibrate) + 1) * alpha + 1e-9)
+                bound = beta.ppf(CONFIDENCE, place, len(calibrate) + 1 - place)
+                kept += _flagged(of[KNOWN][calibrate], of[KNOWN], alpha) <= bound
             found[f"{title}, {alpha}"] = {
+                "draws within Detector.bound": kept / ALARM_SPLITS,
                 "rate": sum(rates) / len(rates),
                 "largest": max(rates),
                 "splits at most alpha": at_most / len(rates),
@@ -180,8 +192,19 @@ def selective_risks(seen: Seen) -> Means:
                     wrong = float((kept & ~answers[name][1][rows]).sum())
                     values[f"{name}, coverage"].append(float(kept.double().mean()))
                     values[f"{name}, risk"].append(wrong / max(1, int(kept.sum())))
-            risks = torch.tensor(values[f"{KNOWN}, risk"])
-            found[f"{predictive}, {risk}"] = {name: sum(of) / len(of) for name, of in values.items()} | {
+                    values[f"{name}, wrong"].append(wrong / len(kept))
+            risks, kept_risk = torch.tensor(values[f"{KNOWN}, risk"]), 0
+            confidence, correct = answers[KNOWN]
+            for calibrate in populations(len(confidence), RISK_SPLITS):
+                fit = selective_threshold(confidence[calibrate], correct[calibrate], risk, CONFIDENCE)
+                kept = confidence >= fit.threshold
+                kept_risk += int((kept & ~correct).sum()) <= risk * int(kept.sum())
+            means = {name: sum(of) / len(of) for name, of in values.items()}
+            for name in _sets():  # of all that is answered, in whatever split
+                wrong, coverage = means.pop(f"{name}, wrong"), means[f"{name}, coverage"]
+                means[f"{name}, risk"] = wrong / coverage if coverage else 0.0
+            found[f"{predictive}, {risk}"] = means | {
+                "draws at most the risk": kept_risk / RISK_SPLITS,
                 "splits at most the risk": float((risks <= risk).double().mean()),
                 "splits that answer": float((torch.tensor(values[f"{KNOWN}, coverage"]) > 0).double().mean()),
             }
@@ -225,17 +248,13 @@ def shift_table(sets: dict[str, Means], nominal: float = 0.9) -> str:
 
 
 def alarm_table(alarms: dict[str, Means]) -> str:
-    of_splits = (
-        "splits at most alpha",
-        "splits within Detector.bound",
-        "splits within the bound of so many fresh images",
-    )
+    of_splits = ("splits within the bound of so many fresh images", "draws within Detector.bound")
     lines = ["| model | score | alpha | flagged | " + " | ".join((*of_splits, *STYLES)) + " |"]
     lines.append("|---" * (4 + len(of_splits) + len(STYLES)) + "|")
     for model, of in alarms.items():
         for key, each in of.items():
             title, alpha = key.rsplit(", ", 1)
-            cells = [f"{100 * each[name]:.1f} %" for name in ("rate", *of_splits, *STYLES)]
+            cells = [f"{100 * each['rate']:.1f} %", *(f"{100 * each[name]:.0f}" for name in (*of_splits, *STYLES))]
             lines.append(f"| {model} | {title} | {100 * float(alpha):.0f} % | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -243,13 +262,14 @@ def alarm_table(alarms: dict[str, Means]) -> str:
 def risk_table(risks: dict[str, Means]) -> str:
     """Coverage and risk of what is answered."""
     names = (KNOWN, *STYLES)
-    lines = ["| model | predictive | risk | splits at most the risk | " + " | ".join(names) + " |"]
-    lines.append("|---" * (4 + len(names)) + "|")
+    lines = ["| model | predictive | risk | answer | splits, draws at most the risk | " + " | ".join(names) + " |"]
+    lines.append("|---" * (5 + len(names)) + "|")
     for model, of in risks.items():
         for key, each in of.items():
             predictive, risk = key.rsplit(", ", 1)
             cells = [f"{100 * each[f'{name}, coverage']:.1f} %: {100 * each[f'{name}, risk']:.1f} %" for name in names]
-            share = f"{100 * each['splits at most the risk']:.0f} % ({100 * each['splits that answer']:.0f} % answer)"
+            kept = " / ".join(f"{100 * each[f'{way} at most the risk']:.0f} %" for way in ("splits", "draws"))
+            share = f"{100 * each['splits that answer']:.0f} % | {kept}"
             lines.append(f"| {model} | {predictive} | {100 * float(risk):.0f} % | {share} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -11,6 +11,7 @@ def tables(found: dict[str, dict[str, Any]]) -> list[str]:
     """All of them, in the order of the page."""
     return [
         outside_table(found["outside"]),
+        rival_table(found["rivals"]),
         flagged_table(found["outside"]),
         *(
             failure_table(found[part], metric)
@@ -33,6 +34,17 @@ def outside_table(models: dict[str, Any]) -> str:
                 mark = "" if of["p"] >= 0.05 or score == "MCM" else "**" if of["less MCM"] > 0 else "*"
                 cells.append(f"{mark}{area}{mark}, {100 * of['fpr95']:.0f} %")
             lines.append(_row([model, score, *cells]))
+    return "\n".join(lines)
+
+
+def rival_table(models: dict[str, Any]) -> str:
+    """AUROC of the Bayesian entropy less that of scores without a posterior, and DeLong's p."""
+    lines = [_head(["model", "Bayesian entropy less", *OUTSIDE])]
+    for model, sets in models.items():
+        for rival in next(iter(sets.values())):
+            tests = [sets[name][rival] for name in OUTSIDE]
+            cells = [f"{test['difference']:+.3f} ± {test['error']:.3f} (p = {test['p']:.2g})" for test in tests]
+            lines.append(_row([model, "MCM" if rival == "MCM" else f"entropy, {rival}", *cells]))
     return "\n".join(lines)
 
 
