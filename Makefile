@@ -31,7 +31,7 @@ test-compat: $(COMPAT)/.installed test-openclip  ## what touches transformers, o
 	@$(COMPAT)/bin/python -m pytest -n 2 -q tests/images tests/models tests/artifacts tests/experiments tests/cli \
 		tests/fitting tests/safety tests/serving tests/testing tests/world tests/paper/test_cost.py tests/paper/test_lab.py tests/test_*.py
 
-test-openclip: $(OPENCLIP)/.installed  ## the adapter of open_clip, in an environment with that package
+test-openclip: $(OPENCLIP)/.installed  ## what needs torchvision, in an environment with it: the adapter of open_clip, scores as pytorch-ood's
 	@$(OPENCLIP)/bin/python -m pytest -q tests/openclip
 
 test-wheel:  ## build the three wheels, install the library alone, then with its extras, and use them
@@ -90,5 +90,5 @@ $(COMPAT)/.installed: $(PROJECTS) constraints-compat.txt
 $(OPENCLIP)/.installed: $(PROJECTS) constraints-openclip.txt
 	$(PYTHON) -m venv $(OPENCLIP)
 	$(OPENCLIP)/bin/python -m pip install --quiet --constraint constraints-openclip.txt \
-		--editable '.[open-clip]' --editable ./world pytest pytest-timeout
+		--editable '.[open-clip]' --editable ./world pytest pytest-timeout pytorch-ood
 	@touch $@
