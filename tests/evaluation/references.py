@@ -79,7 +79,7 @@ def best_risks(correct: list[bool]) -> list[float]:
 
 
 def trapezoid_augrc(uncertainty: list[float], correct: list[bool]) -> float:
-    """AUGRC as torch-uncertainty 0.13 computes it where there are no ties.
+    """AUGRC as torch-uncertainty 0.13 computes it where there are no ties, written out: it asks for torchvision.
 
     The trapezoidal rule on the generalised risks at 1/N ... 1, stretched to a support of length one.
     """

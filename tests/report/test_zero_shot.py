@@ -41,7 +41,7 @@ def test_the_page_shows_all_of_it(results: list[Result]) -> None:
 
 
 def test_verdicts_are_those_of_the_paired_tests(results: list[Result]) -> None:
-    against_plain, against_temperature = verdicts(results)
+    against_plain, against_temperature, _ = verdicts(results)
     assert "Bayes against plain is" in against_plain
     for text, other in ((against_plain, "plain"), (against_temperature, "temperature")):
         for one in results:
@@ -50,6 +50,18 @@ def test_verdicts_are_those_of_the_paired_tests(results: list[Result]) -> None:
             part = next(part for part in text.split(";") if f"{one.data} (" in part)
             assert word in part
             assert f"{one.data} ({test.difference:+.2f})" in part
+
+
+def test_a_verdict_on_temperature_scaling_names_the_raised_one_or_says_that_it_is_missing(
+    results: list[Result],
+) -> None:
+    assert verdicts(results)[-1].startswith("How far a temperature gets that is raised")
+    of = {name: scores(seed) for seed, name in enumerate(("plain", "temperature", "raised temperature", "Bayes"))}
+    said = verdicts([result("new", of)])
+    assert [text.partition(" is ")[0] for text in said] == [
+        f"In NLPD, Bayes against {name}" for name in ("plain", "temperature", "raised temperature")
+    ]
+    assert not any("How far" in text for text in verdicts([result("new", {"plain": scores(1), "Bayes": scores(2)})]))
 
 
 def test_without_bayes_there_is_no_verdict() -> None:

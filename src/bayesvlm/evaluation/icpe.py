@@ -66,7 +66,7 @@ class ICPE:
             least: images that every class must have; the paper claims no use of fewer than 10. A class of one image
                 has no covariance of its own but the ridge, so that fewer than 2 make sense with `shrinkage` only.
         """
-        number = check_count("classes", classes, 2) if isinstance(classes, int) else len(classes)
+        number = len(classes) if isinstance(classes, Sequence) else check_count("classes", classes, 2)
         features, labels = _checked(features, labels, number)
         check_positive("ridge", ridge)
         if not 0 <= shrinkage <= 1:
@@ -74,7 +74,7 @@ class ICPE:
         counts = torch.bincount(labels, minlength=number)
         _check_counts(counts, check_count("least", least), classes)
         mean = features.mean(dim=0)
-        axes = _principal_axes(features - mean, min(check_count("components", components), len(features) - 1))
+        axes = _principal_axes(features - mean, check_count("components", components))
         points = (features - mean) @ axes
         centres = torch.zeros(number, points.shape[1], dtype=points.dtype, device=points.device)
         centres.index_add_(0, labels, points).div_(counts[:, None])
@@ -165,7 +165,7 @@ def _checked(features: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Te
 def _check_counts(counts: Tensor, least: int, classes: int | Sequence[str]) -> None:  # [C]
     few = (counts < least).nonzero()[:, 0].tolist()
     if few:
-        name = few[0] if isinstance(classes, int) else repr(classes[few[0]])
+        name = repr(classes[few[0]]) if isinstance(classes, Sequence) else few[0]
         raise BayesVLMError(
             f"{len(few)} of {len(counts)} classes have fewer than {least} images, such as class {name} with "
             f"{int(counts[few[0]])}; ICPE needs a Gaussian of each: give more labelled images, or a smaller `least`."
@@ -173,9 +173,9 @@ def _check_counts(counts: Tensor, least: int, classes: int | Sequence[str]) -> N
 
 
 def _principal_axes(centred: Tensor, components: int) -> Tensor:  # [N, d] -> [d, k]
-    """Eigenvectors of the covariance, the largest eigenvalue first; their signs do not matter to a density."""
+    """Eigenvectors of the covariance, the largest eigenvalue first, N - 1 at most; signs do not matter to a density."""
     vectors: Tensor = torch.linalg.eigh(centred.T @ centred).eigenvectors
-    return vectors.flip(1)[:, :components]
+    return vectors.flip(1)[:, : min(components, len(centred) - 1)]
 
 
 def _scatters(apart: Tensor, labels: Tensor, classes: int) -> Tensor:  # [N, k], [N] -> [C, k, k]

@@ -101,6 +101,7 @@ def rank_interval(
         seed: of the draws, which are the same on every device.
         level: probability mass of the interval.
     """
+    level = _checked_level(level)
     (values,) = _resampled(metric, [("scores", scores)], positives, resamples, seed)
     return _middle(values, level)
 
@@ -121,6 +122,7 @@ def paired_bootstrap(
     """
     if a.shape != b.shape:
         raise BayesVLMError(f"a has shape {list(a.shape)} and b {list(b.shape)}; both must score the same inputs, [N].")
+    level = _checked_level(level)
     first, second = _resampled(metric, [("a", a), ("b", b)], positives, resamples, seed)
     differences = first - second
     low, high = _middle(differences, level)
@@ -256,7 +258,5 @@ def _checked_level(level: float) -> float:
 
 
 def _middle(values: Tensor, level: float) -> tuple[float, float]:
-    """The middle `level` of the values."""
-    level = _checked_level(level)
     low, high = values.quantile(torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)).tolist()
     return low, high

@@ -48,7 +48,7 @@ class Methods:
 
     @classmethod
     def tuned(cls, vlm: BayesVLM, images: Features, labels: Tensor, classes: Features, keep: float = 0.3) -> Methods:
-        """The temperatures by the NLPD of these labelled features, [N]: the best, and the highest as `raised` says."""
+        """The temperatures by the NLPD of these labelled features, [N]: the best, and that one raised."""
         logits = torch.cat([vlm.logits(images[rows], classes) for rows in row_blocks(len(images), len(classes))])
         labels = labels.to(logits.device)
         best, raised = fit_temperature(logits, labels), raised_temperature(logits, labels)

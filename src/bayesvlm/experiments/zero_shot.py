@@ -207,7 +207,7 @@ class ZeroShot:
         methods = [method for method in methods if method not in self.left_out]
         if not methods:
             raise BayesVLMError(
-                f"The method {tempered[0]!r} needs labelled images to find it on; name a validation set."
+                f"The method {(tempered or TEMPERED)[0]!r} needs labelled images to find it on; name a validation set."
             )
         if not 0 < keep <= 1:
             raise BayesVLMError(f"keep={keep}; it is the share of views that vote, above 0 and at most 1.")

@@ -24,6 +24,12 @@ Drawn = dict[str, Figure]
 
 MADE_FROM = {"command": "eval"}  # of everything that lies beside the page
 
+UNRAISED = (
+    "How far a temperature gets that is raised at the cost of one standard error of the validation NLPD was not "
+    "measured (--methods raised-temperature)."
+)
+"""Said where Bayes is compared with temperature scaling and not with that."""
+
 CLOSE_UP = ("plain", "Bayes")
 """The methods whose single answers are shown: more would cover each other."""
 
@@ -158,6 +164,8 @@ def verdicts(results: Sequence[Result]) -> list[str]:
         told = [f"{how} on {', '.join(names)}" for how, names in groups.items() if names]
         if told:
             said.append(f"In NLPD, Bayes against {other} is {'; '.join(told)} (nats gained).")
+            if other == "temperature" and "raised temperature" not in others:
+                said.append(UNRAISED)
     return said
 
 
