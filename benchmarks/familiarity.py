@@ -1,5 +1,5 @@
-"""How familiar inputs are against classifying them, in turns in one process: by entropy, by seven scores at once, and the
-epistemic part of the entropy by draws and without.
+"""How familiar inputs are, against classifying them, in turns in one process: by entropy, by seven scores at once; and
+the epistemic part of the entropy by draws and without.
 
 python benchmarks/familiarity.py
 """
@@ -14,8 +14,6 @@ from report import arguments, keep, machine, median_seconds
 from torch import Tensor
 
 from bayesvlm import BayesVLM, Features
-from bayesvlm.core.expansion import expanded_epistemic
-from bayesvlm.core.predict import monte_carlo
 from bayesvlm.safety import familiarities, familiarity
 
 SCALE, WIDTH = 100.0, 768
@@ -48,12 +46,11 @@ def main() -> None:
     }
     seconds = median_seconds(runs, options.device, options.repeats)
     ratios = {name: each / seconds["classify"] for name, each in seconds.items()}
-    posteriors = [vlm.posterior[tower].kronecker("Nothing is expanded") for tower in ("image", "text")]
     few = inputs[: options.drawn]
     parts = {
         "classify": lambda: vlm.classify(few, classes).probs,
-        "128 draws": lambda: monte_carlo(posteriors[0], few, posteriors[1], classes, vlm.scale, 128),
-        "no draws": lambda: expanded_epistemic(posteriors[0], few, posteriors[1], classes, vlm.scale),
+        "128 draws": lambda: vlm.classify(few, classes).monte_carlo,
+        "no draws": lambda: vlm.expanded_epistemic(few, classes),
     }
     apart = median_seconds(parts, options.device, max(3, options.repeats // 3))
     print(f"N = {options.inputs}, C = {options.classes}, d = {d}; {machine(options.device)}")

@@ -21,7 +21,6 @@ from unknown_data import KNOWN, MODELS, OUTSIDE, SEVEN, STYLES, Seen, Set
 from unknown_tables import tables
 
 from bayesvlm import Features, world
-from bayesvlm.core.expansion import expanded_epistemic
 from bayesvlm.evaluation import ICPE, augrc, aurc, auroc, delong, fit_temperature, fpr95, rank_interval
 from bayesvlm.evaluation import raised_temperature as raised
 from bayesvlm.safety import SCORES, conformal, familiarities, mine_negatives
@@ -115,13 +114,8 @@ def all_scores(seen: Seen, images: Features) -> dict[str, Tensor]:  # [N] each, 
         of = familiarities(seen.vlm, images, classes, ["msp", "entropy"], predictive=predictive)
         found |= {f"{title}, MSP": of["msp"], f"{title}, entropy": of["entropy"]}
     found |= {"Bayes, MSP": bayes["msp"], "Bayes, entropy": bayes["entropy"], "Bayes, epistemic": bayes["epistemic"]}
-    found["Bayes, epistemic without draws"] = -without_draws(seen, images, classes)
+    found["Bayes, epistemic without draws"] = -seen.vlm.expanded_epistemic(images, classes)
     return found | {"image variance": bayes["variance"], "text variance": bayes["text_variance"]}
-
-
-def without_draws(seen: Seen, images: Features, classes: Features) -> Tensor:  # [N]
-    posteriors = [seen.vlm.posterior[tower].kronecker("Nothing is expanded") for tower in ("image", "text")]
-    return expanded_epistemic(posteriors[0], images, posteriors[1], classes, seen.vlm.scale)
 
 
 def negatives_of(seen: Seen) -> Features:
@@ -202,7 +196,7 @@ def of_set(
     bayes = familiarities(seen.vlm, of.images, of.classes, ["msp", "entropy", "epistemic"])
     scores |= {f"Bayes, {name}": bayes[key] for name, key in (("MSP", "msp"), ("entropy", "entropy"))}
     scores["Bayes, epistemic"] = bayes["epistemic"]
-    scores["Bayes, epistemic without draws"] = -without_draws(seen, of.images, of.classes)
+    scores["Bayes, epistemic without draws"] = -seen.vlm.expanded_epistemic(of.images, of.classes)
     probs = seen.vlm.plain(of.images, of.classes)
     answers = probs.argmax(dim=1)
     for title, rival in (rivals or {}).items():

@@ -17,7 +17,6 @@ from torch import Tensor
 from unknown_data import KNOWN, MODELS, SEVEN, Seen
 
 from bayesvlm import Features
-from bayesvlm.core.expansion import expanded_epistemic
 from bayesvlm.core.predict import entropy, monte_carlo
 from bayesvlm.evaluation import auroc
 
@@ -67,12 +66,11 @@ def measure(seen: Seen) -> dict[str, dict[str, dict[str, float]]]:
 def all_ways(seen: Seen, images: Features, classes: Features) -> dict[str, Tensor]:  # [N] each
     """The mutual information by draws and without; and, beside them, the entropy of the prediction."""
     vlm = seen.vlm
-    posteriors = [vlm.posterior[tower].kronecker("Nothing is expanded") for tower in ("image", "text")]
     inputs = vlm.posterior["image"], images, vlm.posterior["text"], classes, vlm.scale
     return {
         f"{REFERENCE} draws": monte_carlo(*inputs, REFERENCE, seed=1).epistemic.double(),
         f"{DRAWS} draws": monte_carlo(*inputs, DRAWS, seed=0).epistemic.double(),
-        "no draws": expanded_epistemic(posteriors[0], images, posteriors[1], classes, vlm.scale),
+        "no draws": vlm.expanded_epistemic(images, classes),
         "entropy": entropy(vlm.classify(images, classes).probs.double()),
     }
 
