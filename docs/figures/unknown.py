@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from unknown_combined import combined
 from unknown_data import KNOWN, MODELS, OUTSIDE, SEVEN, STYLES, Seen, Set
-from unknown_tables import tables
+from unknown_tables import main as print_tables
 
 from bayesvlm import Features, world
 from bayesvlm.evaluation import ICPE, augrc, aurc, auroc, delong, fit_temperature, fpr95, rank_interval
@@ -41,13 +41,14 @@ def main() -> None:
         ("kinds", kinds),
         ("combined", combined),
         ("rivals", rivals),
+        ("failure rivals", failure_rivals),
     ):
         for name in MODELS:
             if name not in found.setdefault(part, {}):
                 found[part][name] = measure(Seen(name, cifar))
                 path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
                 print(part, name, "done", flush=True)
-    print(*tables(found), sep="\n\n")
+    print_tables()
 
 
 # Unfamiliar images ----------------------------------------------------------------------------------------------------
@@ -99,6 +100,21 @@ def rivals(seen: Seen) -> dict[str, dict[str, dict[str, float]]]:
         found[name] = {}
         for title in ("MCM", *seen.temperatures):
             test = delong(both["Bayes"], both[title], known)
+            found[name][title] = {"difference": test.difference, "error": test.standard_error, "p": test.p}
+    return found
+
+
+def failure_rivals(seen: Seen) -> dict[str, dict[str, dict[str, float]]]:
+    """The largest Bayesian probability against those with a temperature, at finding the plain model's wrong answers."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for name in SEVEN:
+        of = seen.set(name)
+        wrong = seen.vlm.plain(of.images, of.classes).argmax(dim=1) != of.labels
+        bayes = familiarities(seen.vlm, of.images, of.classes, ["msp"])["msp"]
+        found[name] = {}
+        for title, value in seen.temperatures.items():
+            rival = familiarities(seen.vlm, of.images, of.classes, ["msp"], predictive=value)["msp"]
+            test = delong(-bayes, -rival, wrong)
             found[name][title] = {"difference": test.difference, "error": test.standard_error, "p": test.p}
     return found
 

@@ -66,7 +66,9 @@ def _candidates(seen: Seen, of: Set, reference: Tensor) -> tuple[dict[str, Tenso
     text_variance = variance[answers].double()
     one, other = _logit(plain["msp"]), _logit(bayes["msp"])
     familiar = conformal.p_values(-reference, bayes["entropy"])
-    scores = {"plain": one, "Bayes": other}
+    temperature = seen.temperatures["temperature"]
+    scaled = familiarities(seen.vlm, of.images, of.classes, ["msp"], predictive=temperature)["msp"]
+    scores = {"plain": one, "Bayes": other, "temperature": scaled}
     scores |= {f"{weight:g} of Bayes": (1 - weight) * one + weight * other for weight in WEIGHTS}
     scores["by the p-value"] = familiar * one + (1 - familiar) * other
     entropies = -plain["entropy"], -bayes["entropy"]

@@ -1,6 +1,6 @@
-"""Epistemic without draws against epistemic by draws: the table of docs/unknown.md.
+"""Epistemic without draws against epistemic by draws, for docs/unknown.md.
 
-    python docs/figures/unknown_epistemic.py       # ten minutes; unknown-epistemic.json, the table
+    python docs/figures/unknown_epistemic.py       # ten minutes; unknown-epistemic.json
 
 The form was chosen on emoji-clip-colour (which p to expand at, and how to keep it below the entropy), and the two other
 models judge it. Of every set 500 images; 512 draws are the reference, and 128, the default, are judged by it as well.
@@ -32,7 +32,6 @@ def main() -> None:
         if name not in found:
             found[name] = measure(Seen(name))
             path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    print(table(found))
 
 
 def measure(seen: Seen) -> dict[str, dict[str, dict[str, float]]]:
@@ -73,19 +72,6 @@ def all_ways(seen: Seen, images: Features, classes: Features) -> dict[str, Tenso
         "no draws": vlm.expanded_epistemic(images, classes),
         "entropy": entropy(vlm.classify(images, classes).probs.double()),
     }
-
-
-def table(found: dict[str, dict[str, dict[str, dict[str, float]]]]) -> str:
-    ways = (f"{DRAWS} draws", "no draws", "entropy")
-    lines = ["| model | set | " + " | ".join(ways) + " | AUROC, " + " / ".join((f"{REFERENCE} draws", *ways)) + " |"]
-    lines.append("|---" * (3 + len(ways)) + "|")
-    for model, sets in found.items():
-        for name, by_way in sets.items():
-            cells = [f"{by_way[way]['correlation']:.3f} ({by_way[way]['ratio']:.2f})" for way in ways]
-            areas = [by_way.get(way, {}).get("auroc") for way in (f"{REFERENCE} draws", *ways)]
-            shown = " / ".join(f"{area:.3f}" for area in areas if area is not None)
-            lines.append(f"| {model} | {name} | {' | '.join(cells)} | {shown} |")
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

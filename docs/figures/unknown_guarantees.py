@@ -1,6 +1,6 @@
 """What prediction sets, detectors and selectors promise, over random splits: tables of docs/unknown.md.
 
-    python docs/figures/unknown_guarantees.py      # ten minutes; unknown-guarantees.json, and the tables
+    python docs/figures/unknown_guarantees.py      # ten minutes; unknown-guarantees.json
 
 New drawings are halved at random, one half to calibrate on and one to measure on; the styles that no model was trained
 on are measured with the same thresholds, and nothing is promised for them. Kept results are not measured again.
@@ -48,7 +48,6 @@ def main() -> None:
                 found[part][name] = measure(Seen(name))
                 path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
                 print(part, name, "done", flush=True)
-    print(*tables(found), sep="\n\n")
 
 
 def populations(count: int, times: int) -> Iterator[Tensor]:
@@ -209,69 +208,6 @@ def selective_risks(seen: Seen) -> Means:
                 "splits that answer": float((torch.tensor(values[f"{KNOWN}, coverage"]) > 0).double().mean()),
             }
     return found
-
-
-# Tables ---------------------------------------------------------------------------------------------------------------
-
-
-def tables(found: dict[str, dict[str, Means]]) -> list[str]:
-    return [
-        set_table(found["sets"]),
-        shift_table(found["sets"]),
-        alarm_table(found["alarms"]),
-        risk_table(found["risks"]),
-    ]
-
-
-def set_table(sets: dict[str, Means]) -> str:
-    """Coverage and mean size on fresh new drawings."""
-    lines = ["| model | kind | nominal | " + " | ".join(PREDICTIVES) + " |", "|---" * (3 + len(PREDICTIVES)) + "|"]
-    for model, of in sets.items():
-        for kind in KINDS:
-            for nominal in COVERAGES:
-                cells = [of[f"{way}, {kind}, {nominal}, {KNOWN}"] for way in PREDICTIVES]
-                shown = " | ".join(f"{100 * each['coverage']:.1f} %, {each['size']:.1f}" for each in cells)
-                lines.append(f"| {model} | {kind} | {100 * nominal:.0f} % | {shown} |")
-    return "\n".join(lines)
-
-
-def shift_table(sets: dict[str, Means], nominal: float = 0.9) -> str:
-    """The same under a shift, for one nominal coverage."""
-    lines = ["| model | kind | style | " + " | ".join(PREDICTIVES) + " |", "|---" * (3 + len(PREDICTIVES)) + "|"]
-    for model, of in sets.items():
-        for kind in KINDS:
-            for style in STYLES:
-                cells = [of[f"{way}, {kind}, {nominal}, {style}"] for way in PREDICTIVES]
-                shown = " | ".join(f"{100 * each['coverage']:.1f} %, {each['size']:.1f}" for each in cells)
-                lines.append(f"| {model} | {kind} | {style} | {shown} |")
-    return "\n".join(lines)
-
-
-def alarm_table(alarms: dict[str, Means]) -> str:
-    of_splits = ("splits within the bound of so many fresh images", "draws within Detector.bound")
-    lines = ["| model | score | alpha | flagged | " + " | ".join((*of_splits, *STYLES)) + " |"]
-    lines.append("|---" * (4 + len(of_splits) + len(STYLES)) + "|")
-    for model, of in alarms.items():
-        for key, each in of.items():
-            title, alpha = key.rsplit(", ", 1)
-            cells = [f"{100 * each['rate']:.1f} %", *(f"{100 * each[name]:.0f}" for name in (*of_splits, *STYLES))]
-            lines.append(f"| {model} | {title} | {100 * float(alpha):.0f} % | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def risk_table(risks: dict[str, Means]) -> str:
-    """Coverage and risk of what is answered."""
-    names = (KNOWN, *STYLES)
-    lines = ["| model | predictive | risk | answer | splits, draws at most the risk | " + " | ".join(names) + " |"]
-    lines.append("|---" * (5 + len(names)) + "|")
-    for model, of in risks.items():
-        for key, each in of.items():
-            predictive, risk = key.rsplit(", ", 1)
-            cells = [f"{100 * each[f'{name}, coverage']:.1f} %: {100 * each[f'{name}, risk']:.1f} %" for name in names]
-            kept = " / ".join(f"{100 * each[f'{way} at most the risk']:.0f} %" for way in ("splits", "draws"))
-            share = f"{100 * each['splits that answer']:.0f} % | {kept}"
-            lines.append(f"| {model} | {predictive} | {100 * float(risk):.0f} % | {share} | {' | '.join(cells)} |")
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":
