@@ -59,6 +59,9 @@ def test_a_detector_bounds_its_false_alarms_by_the_beta_distribution() -> None:
     shares = uniform.sort(dim=1).values[:, 9]  # below the tenth smallest: of 100 places
     assert float(shares.mean()) == pytest.approx(0.1, abs=0.003)
     assert float((shares <= detector.bound(0.95)).double().mean()) == pytest.approx(0.95, abs=0.015)
+    rate = torch.distributions.Binomial(50, shares).sample() / 50
+    assert float((rate <= detector.bound(0.95, images=50)).double().mean()) == pytest.approx(0.96, abs=0.03)
+    assert detector.bound(0.95, images=50) > detector.bound(0.95)
     stricter = detector.with_false_alarms(0.02)
     assert stricter.threshold < detector.threshold
     with pytest.raises(BayesVLMError, match=r"99 calibration images, and a false-alarm rate of 0.001 needs 999"):
@@ -273,6 +276,10 @@ def test_bad_input_is_one_sentence() -> None:
         Selector.calibrate(vlm, images, labels[1:], classes, 0.2)
     with pytest.raises(BayesVLMError, match="kind='naps' is not known; use 'lac', 'aps' or 'raps'"):
         PredictionSets.calibrate(vlm, images, labels, classes, kind="naps")  # type: ignore[arg-type]
+    with pytest.raises(BayesVLMError, match="penalty=-1"):
+        PredictionSets.calibrate(vlm, images, labels, classes, penalty=-1)
+    with pytest.raises(BayesVLMError, match="source=3"):
+        PredictionSets.calibrate(vlm, images, labels, classes, predictive="plain", source=3)  # type: ignore[arg-type]
     with pytest.raises(BayesVLMError, match="seed is -1"):
         PredictionSets.calibrate(vlm, images, labels, classes, seed=-1)
     with pytest.raises(BayesVLMError, match="this model has none; fit or load one, or take predictive='plain'"):

@@ -19,6 +19,7 @@ from bayesvlm.safety.negatives import Negatives
 from bayesvlm.safety.splitting import check_fresh
 from bayesvlm.vlm import BayesVLM
 
+_ROUNDING = 4 * torch.finfo(torch.float32).eps  # relative: what equal images may differ by
 _NEGATIVE = "negatives."  # what tensors of negatives begin with, in a file
 
 
@@ -59,6 +60,8 @@ class Basis:
         Args:
             answers: whether the predictive distribution is asked for classes, whatever the score is.
         """
+        if source is not None and not isinstance(source, str):
+            raise BayesVLMError(f"source={str(source)[:40]}; it must be text that says where the images came from.")
         asked = "msp" if score is None else score
         name = score_name(asked, predictive)
         wanted = [name, *(["msp"] if answers else [])]
@@ -66,7 +69,7 @@ class Basis:
         if not isinstance(predictive, str):
             predictive = float(predictive)
         held = CalibratedFor.of(vlm, classes, templates, progress, bayesian=needs_posterior(wanted, predictive))
-        against = Negatives.of(vlm, negatives, classes, templates) if name == "neglabel" else None
+        against = Negatives.of(vlm, negatives, classes, templates, held.classes) if name == "neglabel" else None
         return cls(held, None if score is None else name, predictive, against, source)
 
     @property
@@ -164,8 +167,8 @@ class Basis:
 
 
 def check_varied(scores: Tensor, what: str) -> Tensor:  # [n]
-    """Scores of calibration images, if they tell any of them apart."""
-    if len(scores) and float(scores.min()) == float(scores.max()):
+    """Scores of calibration images, if they tell any of them apart by more than rounding."""
+    if len(scores) and float(scores.max() - scores.min()) <= _ROUNDING * float(scores.abs().max()):
         raise BayesVLMError(
             f"{what} of all {len(scores)} calibration images is {float(scores[0]):.6g}, so that no threshold tells any "
             "apart; check the images, name more classes, or take another score."

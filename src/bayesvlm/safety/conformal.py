@@ -117,7 +117,8 @@ def check_probs(probs: Tensor) -> Tensor:  # [N, C]
     if not isinstance(probs, Tensor) or probs.ndim != 2 or not probs.is_floating_point() or not probs.shape[1]:
         shape = list(probs.shape) if isinstance(probs, Tensor) else type(probs).__name__
         raise BayesVLMError(f"probs is {shape}; it must be a tensor of class probabilities [N, C].")
-    if not bool(((probs >= 0) & ((probs.sum(dim=1, keepdim=True) - 1).abs() < 1e-2)).all()):  # also catches NaN
+    off = 1e-2 if probs.element_size() > 2 else 0.1
+    if not bool(((probs >= 0) & ((probs.sum(dim=1, keepdim=True) - 1).abs() < off)).all()):  # also catches NaN
         raise BayesVLMError("probs must hold numbers of at least 0 that add up to 1 in every row; pass probabilities.")
     return probs
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from scipy.stats import beta
+from scipy.stats import beta, betabinom
 from torch import Tensor
 
-from bayesvlm.core.errors import BayesVLMError, first_line
+from bayesvlm.core.errors import BayesVLMError, check_count, first_line
 from bayesvlm.core.features import Features
 from bayesvlm.core.notebook import html_table
 from bayesvlm.core.printing import described
@@ -126,14 +126,21 @@ class Detector:
         """Images that are less familiar than this are flagged."""
         return alarm_threshold(self.scores, self.false_alarms)
 
-    def bound(self, confidence: float = 0.95) -> float:
+    def bound(self, confidence: float = 0.95, images: int | None = None) -> float:
         """The share of familiar images that is flagged at most, with a confidence over the calibration images.
 
-        On average over them it is `false_alarms`; of these very images it may be somewhat more.
+        On average over them it is `false_alarms` at most; with these very images it may be somewhat more.
+
+        Args:
+            confidence: of the bound.
+            images: of so many new images, whose share varies as well; None: of all there will ever be.
         """
-        check_share("confidence", confidence)
+        check_share("confidence", confidence, "0.95 for 95 %")
         place = math.floor((self.n + 1) * self.false_alarms + 1e-9)
-        return float(beta.ppf(confidence, place, self.n + 1 - place))
+        if images is None:
+            return float(beta.ppf(confidence, place, self.n + 1 - place))
+        count = check_count("images", images)
+        return float(betabinom.ppf(confidence, count, place, self.n + 1 - place)) / count
 
     def with_false_alarms(self, false_alarms: float) -> Detector:
         """The same detector at another rate: nothing has to be computed again."""

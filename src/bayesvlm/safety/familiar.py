@@ -97,10 +97,11 @@ def familiarities(
     names = [score_name(score, predictive) for score in scores]
     check_possible(vlm, names, predictive)
     class_names(classes)
-    against = Negatives.of(vlm, negatives, classes, templates) if "neglabel" in names else None
+    texts = vlm.class_features(classes, templates, progress=progress)
+    against = Negatives.of(vlm, negatives, classes, templates, texts) if "neglabel" in names else None
     if set(names) & set(_OF_SOFTMAX):
         warn_of_one_class(classes, False, stacklevel=2)
-    scorer = Scorer(vlm, vlm.class_features(classes, templates), predictive, None if against is None else against.texts)
+    scorer = Scorer(vlm, texts, predictive, None if against is None else against.texts)
     images = vlm.image_features(inputs, batch_size=batch_size, workers=workers, progress=progress)
     return scorer.scores(images, names)
 

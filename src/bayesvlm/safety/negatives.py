@@ -39,8 +39,13 @@ class Negatives:
         negatives: Sequence[str] | Features | None,
         classes: ClassNames | Features,
         templates: Templates | None,
+        encoded: Features,
     ) -> Negatives:
-        """Encoded, in the templates of the classes, if none of them is a class."""
+        """Encoded, in the templates of the classes, if none of them is a class.
+
+        Args:
+            encoded: the classes, [C].
+        """
         if negatives is None:
             raise BayesVLMError(
                 "score='neglabel' needs negatives=, words for what the images are not: some hundreds of everyday words "
@@ -59,7 +64,7 @@ class Negatives:
             prompts = ClassPrompts.of(words, None if isinstance(classes, Features) else templates)
             texts = vlm.encoder("texts").encode_classes(prompts)
         found = cls(texts, prompts)
-        found.check_apart(vlm, vlm.class_features(classes, templates))
+        found.check_apart(vlm, encoded)
         return found
 
     def check_apart(self, vlm: BayesVLM, classes: Features) -> None:

@@ -106,6 +106,7 @@ class PredictionSets:
         """
         miss = check_share("miss", miss, _EXAMPLE)
         check_choice("kind", kind, get_args(Kind))
+        penalty, rank = conformal.check_penalty(penalty), check_count("rank", rank, least=0)
         seed = check_count("seed", seed, least=0)
         basis = Basis.of(vlm, classes, templates, None, predictive, None, source, progress, answers=True)
         least = conformal.fewest(miss)
@@ -287,4 +288,4 @@ def _uniform(count: int, generator: torch.Generator) -> Tensor:  # [N]
 
 def _blocks(probs: Tensor) -> list[slice]:
     """Of rows whose scores, in float64, are computed at once; one that is empty where there are no rows."""
-    return list(row_blocks(*probs.shape, numbers=2**22)) or [slice(0, 0)]
+    return list(row_blocks(len(probs), probs.shape[1], numbers=2**22)) or [slice(0, 0)]

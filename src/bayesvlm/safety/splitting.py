@@ -66,8 +66,6 @@ def check_fresh(vlm: BayesVLM, images: Features, source: str | None, stacklevel:
         source: what they are called; None: that is not known.
         stacklevel: of the warning about a picture or two.
     """
-    if source is not None and not isinstance(source, str):
-        raise BayesVLMError(f"source={str(source)[:40]}; it must be text that says where the images came from.")
     remedy = (
         "they would look more familiar than new images do: calibrate on others, or divide the set before "
         "(bayesvlm.safety.halves)"
