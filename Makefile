@@ -52,6 +52,7 @@ bench: $(VENV)/.installed  ## speed: `bayesvlm bench --check`, ours and the text
 	@$(VENV)/bin/python benchmarks/curvature.py
 	@$(VENV)/bin/python benchmarks/posterior.py
 	@$(VENV)/bin/python benchmarks/predict.py
+	@$(VENV)/bin/python benchmarks/familiarity.py
 	@$(VENV)/bin/python benchmarks/encode.py
 	@$(VENV)/bin/python benchmarks/photos.py
 	@$(VENV)/bin/python benchmarks/stream.py

@@ -1,4 +1,4 @@
-"""The tables of docs/unknown.md, from what the other three scripts kept: `python docs/figures/unknown_tables.py`."""
+"""Writes the tables of docs/unknown.md from what the other scripts kept: `python docs/figures/unknown_tables.py`."""
 
 from __future__ import annotations
 
@@ -10,16 +10,25 @@ from typing import Any
 from unknown_data import KNOWN, MODELS, OUTSIDE, PREDICTIVES, SEVEN, STYLES
 
 HERE = Path(__file__).parent
+KEPT = ("unknown", "unknown-guarantees", "unknown-epistemic")
 CHOSEN = ("MCM", "raised temperature, entropy", "Bayes, entropy", "Bayes, epistemic", "image variance")
 KINDS, COVERAGES, RISKS = ("LAC", "APS", "RAPS"), (0.8, 0.9, 0.95), (0.1, 0.2)
 JUDGED = ("plain, MSP", "temperature, MSP", "raised temperature, MSP", "Bayes, MSP", "Bayes, epistemic")
 
 
 def main() -> None:
-    kept = {name: json.loads((HERE / f"{name}.json").read_text()) for name in ("unknown", "unknown-guarantees")}
-    kept["epistemic"] = json.loads((HERE / "unknown-epistemic.json").read_text())
-    for title, lines in pages(kept["unknown"], kept["unknown-guarantees"], kept["epistemic"]):
-        print(f"\n## {title}\n", *lines, sep="\n")
+    kept = [json.loads((HERE / f"{name}.json").read_text()) for name in KEPT]
+    page = HERE.parent / "unknown.md"
+    text = page.read_text(encoding="utf-8")
+    for title, lines in pages(*kept):
+        begin = f"<!-- unknown: {title} -->\n"
+        if begin in text:
+            before, after = text.split(begin)
+            rest = after.split("<!-- end -->", 1)[1]
+            text = f"{before}{begin}{chr(10).join(lines)}\n<!-- end -->{rest}"
+        else:
+            print(f"\n## {title}\n", *lines, sep="\n")
+    page.write_text(text, encoding="utf-8")
 
 
 def pages(
