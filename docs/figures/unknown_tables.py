@@ -17,6 +17,7 @@ from bayesvlm.report import save_png, scores_plot
 from bayesvlm.report.plots import Metric
 
 HERE = Path(__file__).parent
+PAGE = HERE.parent / "unknown.md"
 KEPT = ("unknown", "unknown-guarantees", "unknown-epistemic")
 CHOSEN = ("MCM", "raised temperature, entropy", "Bayes, entropy", "Bayes, epistemic", "image variance")
 KINDS, COVERAGES, RISKS = ("LAC", "APS", "RAPS"), (0.8, 0.9, 0.95), (0.1, 0.2)
@@ -25,18 +26,17 @@ JUDGED = ("plain, MSP", "temperature, MSP", "raised temperature, MSP", "Bayes, M
 
 def main() -> None:
     kept = [json.loads((HERE / f"{name}.json").read_text()) for name in KEPT]
-    page = HERE.parent / "unknown.md"
-    text = page.read_text(encoding="utf-8")
-    for title, lines in pages(*kept):
-        begin = f"<!-- unknown: {title} -->\n"
-        if begin in text:
-            before, after = text.split(begin)
-            rest = after.split("<!-- end -->", 1)[1]
-            text = f"{before}{begin}{chr(10).join(lines)}\n<!-- end -->{rest}"
-        else:
-            print(f"\n## {title}\n", *lines, sep="\n")
-    page.write_text(text, encoding="utf-8")
+    PAGE.write_text(written(PAGE.read_text(encoding="utf-8"), *kept), encoding="utf-8")
     save_png(picture(kept[0]["outside"]), HERE / "unknown.png")
+
+
+def written(text: str, *kept: dict[str, Any]) -> str:
+    """The page with these numbers in its tables."""
+    for title, lines in pages(*kept):
+        begin, end = f"<!-- unknown: {title} -->\n", "<!-- end -->"
+        before, after = text.split(begin)
+        text = before + begin + "\n".join([*lines, end]) + after.split(end, 1)[1]
+    return text
 
 
 def picture(models: dict[str, Any]) -> Figure:
