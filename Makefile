@@ -52,6 +52,7 @@ bench: $(VENV)/.installed  ## speed: `bayesvlm bench --check`, ours and the text
 	@$(VENV)/bin/python benchmarks/curvature.py
 	@$(VENV)/bin/python benchmarks/posterior.py
 	@$(VENV)/bin/python benchmarks/predict.py
+	@$(VENV)/bin/python benchmarks/familiarity.py
 	@$(VENV)/bin/python benchmarks/encode.py
 	@$(VENV)/bin/python benchmarks/photos.py
 	@$(VENV)/bin/python benchmarks/stream.py
@@ -64,7 +65,7 @@ bench: $(VENV)/.installed  ## speed: `bayesvlm bench --check`, ours and the text
 bench-gpu:  ## what wants a GPU, with the python that is there and nothing installed: under 8 minutes
 	@sh benchmarks/gpu.sh
 
-docs: $(VENV)/.installed  ## draw the figures of docs/ anew (by hand, as they take longer: active, pairs, rounds, scaling, stopping, templates)
+docs: $(VENV)/.installed  ## draw the figures of docs/ anew (by hand, as they take longer: active, pairs, rounds, scaling, stopping, templates, unknown)
 	@$(VENV)/bin/python docs/figures/answer.py
 	@$(VENV)/bin/python docs/figures/approximation.py
 	@$(VENV)/bin/python docs/figures/world.py

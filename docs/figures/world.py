@@ -12,6 +12,7 @@ from bayesvlm.report.demo import figures
 from bayesvlm.vlm import BayesVLM
 
 HERE = Path(__file__).parent
+METHODS = ("plain", "temperature", "raised temperature", "Bayes")
 SHOWN = ("scores", "reliability", "risk-coverage", "uncertainty-by-style", "corruption")
 
 
@@ -29,14 +30,14 @@ def main() -> None:
 
 
 def markdown(numbers: dict[str, dict]) -> str:
-    """The table of docs/world.md: plain / temperature / Bayes."""
+    """The table of docs/world.md: plain / temperature / raised temperature / Bayes."""
     lines = []
     for name, found in numbers.items():
         lines += [f"\n`{name}` (tau {found['tau']:.3g}, T {found['temperature']:.3g})\n"]
         lines += ["| set | images | top-1 % | NLPD | ECE % |", "|---|---|---|---|---|"]
         for test, of in found["sets"].items():
             if of["scores"]:
-                methods = [of["scores"][method] for method in ("plain", "temperature", "Bayes")]
+                methods = [of["scores"][method] for method in METHODS]
                 cells = [
                     " / ".join(f"{100 * scores['top1']:.1f}" for scores in methods),
                     " / ".join(f"{scores['nlpd']:.2f}" for scores in methods),

@@ -16,6 +16,7 @@ from bayesvlm.core.distribution import EmbeddingDistribution
 from bayesvlm.core.embeddings import GaussianEmbeddings
 from bayesvlm.core.errors import BayesVLMError, check_count
 from bayesvlm.core.estimation import TOWERS, Tower
+from bayesvlm.core.expansion import expanded_epistemic
 from bayesvlm.core.features import Features
 from bayesvlm.core.frozen import FrozenDict
 from bayesvlm.core.head import BayesHead
@@ -172,6 +173,16 @@ class GaussianVLM(PlainVLM):
         images, texts = self.image_features(inputs), self.class_features(classes, templates)
         towers = [self._kronecker(tower, "The logits have no joint covariance") for tower in TOWERS]
         return joint_logit_covariance(towers[0], images, towers[1], texts, self.scale)
+
+    @torch.no_grad()
+    def expanded_epistemic(
+        self, inputs: Any, classes: ClassNames | Features, *, templates: Templates | None = None
+    ) -> Tensor:  # [N] float64
+        """What `classify(...).monte_carlo.epistemic` estimates by parameter draws, in nats, without any: expanded in
+        the variance of the logits (`bayesvlm.core.expansion`). Damped posteriors only."""
+        images, texts = self.image_features(inputs), self.class_features(classes, templates)
+        towers = [self._kronecker(tower, "There is no joint covariance to expand in") for tower in TOWERS]
+        return expanded_epistemic(towers[0], images, towers[1], texts, self.scale)
 
     @torch.no_grad()
     def embed_images(self, inputs: Any, *, progress: bool | None = None) -> GaussianEmbeddings:
