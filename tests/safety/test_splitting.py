@@ -36,6 +36,10 @@ def test_halves_are_disjoint_and_balanced(labels: object) -> None:
 
 def test_seeds_give_other_halves_and_bad_ones_are_refused() -> None:
     assert any(not torch.equal(halves(100, 0)[0], halves(100, seed)[0]) for seed in range(1, 4))
+    one_of_each = [frozenset(halves(range(100), seed)[1].tolist()) for seed in range(20)]
+    assert len(set(one_of_each)) == 20
+    shares = torch.tensor([[row in half for row in range(100)] for half in one_of_each]).double().mean(dim=0)
+    assert 0 < float(shares.min()) and float(shares.max()) < 1  # no row is always on one side
     for given in (1, 0, [], [3], "ab", None, 2.5):
         with pytest.raises(BayesVLMError):
             halves(given)  # type: ignore[arg-type]
