@@ -54,8 +54,8 @@ class Answering:
         """Answer every image that can be read.
 
         Args:
-            prepare: called once, with how many images are done already; makes the function that says what there is to
-                say of some images.
+            prepare: called once, with how many images have an answer already; makes the function that says what there
+                is to say of some images.
         """
         answers, paths = self.answers, self.paths
         found = Resumed()
@@ -72,7 +72,7 @@ class Answering:
                     found = self._resumed(answers)
                 already, rows = found.done, found.rows  # that are shown
                 advance(already)
-                describe = prepare(already)
+                describe = prepare(found.answered)
                 for batch in encode_files(self.store, paths, self.skipped, self.batch_size, start=already):
                     if batch.paths:
                         described = describe(batch.paths, batch.features)

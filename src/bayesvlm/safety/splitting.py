@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bayesvlm.core.errors import BayesVLMError, BayesVLMWarning, check_count
 from bayesvlm.core.features import Features
-from bayesvlm.core.fingerprints import found_again
+from bayesvlm.core.fingerprints import found_again, kept_share
 from bayesvlm.core.shuffling import shuffled_order
 from bayesvlm.vlm import BayesVLM
 
@@ -74,8 +74,11 @@ def check_fresh(vlm: BayesVLM, images: Features, source: str | None, stacklevel:
         raise BayesVLMError(f"tau was tuned on {source!r}, the very images to calibrate on, and {remedy}.")
     again = found_again(vlm.provenance.get(TUNED_IMAGES), images.activations)
     rows = ", ".join(map(str, again[:_SHOWN])) + (", ..." if len(again) > _SHOWN else "")
-    found = f"{len(again)} of the {len(images)} calibration images (rows {rows}) are among those that tau was tuned on"
-    if len(again) > _BY_CHANCE * len(images):
+    some, are = ("row", "is") if len(again) == 1 else ("rows", "are")
+    found = (
+        f"{len(again)} of the {len(images)} calibration images ({some} {rows}) {are} among those that tau was tuned on"
+    )
+    if len(again) > _BY_CHANCE * kept_share(vlm.provenance.get(TUNED_IMAGES)) * len(images):
         raise BayesVLMError(f"{found}, and {remedy}.")
     if again:
         warnings.warn(
