@@ -10,6 +10,7 @@ import torch
 
 from bayesvlm import BayesVLM, BayesVLMError, Features
 from bayesvlm.core.errors import BayesVLMWarning
+from bayesvlm.core.fingerprints import MOST, packed
 from bayesvlm.safety import Detector, PredictionSets, Selector, halves
 from bayesvlm.safety.splitting import check_fresh
 from bayesvlm.testing.tiny import save_tiny_clip
@@ -35,6 +36,11 @@ def test_halves_are_disjoint_and_balanced(labels: object) -> None:
 
 def test_seeds_give_other_halves_and_bad_ones_are_refused() -> None:
     assert any(not torch.equal(halves(100, 0)[0], halves(100, seed)[0]) for seed in range(1, 4))
+    one_of_each = [frozenset(halves(range(100), seed)[1].tolist()) for seed in range(20)]
+    assert len(set(one_of_each)) == 20
+    shares = torch.tensor([[row in half for row in range(100)] for half in one_of_each]).double().mean(dim=0)
+    assert float(shares.min()) > 0, "no row is always on one side"
+    assert float(shares.max()) < 1
     for given in (1, 0, [], [3], "ab", None, 2.5):
         with pytest.raises(BayesVLMError):
             halves(given)  # type: ignore[arg-type]
@@ -53,7 +59,7 @@ def test_images_that_tuned_tau_are_known_again() -> None:
         check_fresh(vlm, nearly, None)
     one = Features(torch.cat([images.activations[others], images.activations[rows[:1]]]))
     classes = known_classes()
-    with pytest.warns(BayesVLMWarning, match=r"1 of the 151 calibration images \(rows 150\).*by chance"):
+    with pytest.warns(BayesVLMWarning, match=r"1 of the 151 calibration images \(row 150\) is .*by chance"):
         Detector.calibrate(vlm, one, classes)
     two = Features(torch.cat([images.activations[others], images.activations[rows[:2]]]))
     with pytest.raises(BayesVLMError, match=r"2 of the 152 calibration images \(rows 150, 151\).*halves"):
@@ -82,3 +88,15 @@ def test_they_are_known_again_after_saving(tmp_path: Path) -> None:
     with pytest.raises(BayesVLMError, match="tau was tuned on 'a set', the very images"):
         Detector.calibrate(again, images[12:], names, 0.2, source="a set")
     Detector.calibrate(again, images[12:], names, 0.2, source="another set")
+
+
+def test_some_of_a_large_set_that_tuned_tau_are_no_chance() -> None:
+    """Of a set of 100 times as many as are kept, one in a hundred of its own images is found again."""
+    images, _ = known_images(1000)
+    vlm = fitted()
+    kept = packed(images.activations[:5])
+    check_fresh(vlm.with_provenance(tuned_images={**kept, "images": 5}), images[5:], None)
+    with pytest.warns(BayesVLMWarning, match=r"5 of the 1000 .*by chance"):
+        check_fresh(vlm.with_provenance(tuned_images={**kept, "images": 5}), images, None)
+    with pytest.raises(BayesVLMError, match="5 of the 1000 calibration images"):
+        check_fresh(vlm.with_provenance(tuned_images={**kept, "images": 100 * MOST}), images, None)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from bayesvlm import BayesVLM, BayesVLMError, Features
 from bayesvlm.core.errors import BayesVLMWarning
+from bayesvlm.core.factors import KroneckerFactors
 from bayesvlm.safety import LabelThresholds
 from bayesvlm.testing.tiny import save_tiny_clip, save_tiny_siglip
 
@@ -193,6 +194,13 @@ def test_saved_and_loaded_with_features(tmp_path: Path) -> None:
         LabelThresholds.load(file, vlm.replace(covariance="full"), classes)
     with pytest.raises(BayesVLMError, match=r"with another posterior.* are \S+ times those of then"):
         LabelThresholds.load(file, vlm.replace(lam={"image": 1e-4, "text": 1e-4}), classes)
+    same_lam = vlm.replace(lam=dict(vlm.lam))
+    near = {tower: KroneckerFactors(1.01 * of.A_sum, of.B_sum, of.n) for tower, of in vlm.factors.items()}
+    other_lam = vlm.replace(lam={tower: 1.01 * value for tower, value in vlm.lam.items()})
+    for another in (same_lam.with_factors(near), other_lam):  # whose spread is all but the same
+        with pytest.raises(BayesVLMError, match="another posterior of this model, of other pairs or with another lam"):
+            LabelThresholds.load(file, another, classes)
+    LabelThresholds.load(file, same_lam, classes)
     other, *_ = model("infonce")
     other = BayesVLM.from_projections(torch.randn(D, P), torch.randn(D, P), 2.3, -4.0, loss="sigmoid")
     other.fit([(images, images)], progress=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from functools import partial
 from typing import Annotated, TextIO
 
 import typer
@@ -60,6 +61,7 @@ add_installed(app)
 
 
 def _show_warning(
+    told: set[str],
     message: Warning | str,
     category: type[Warning],
     filename: str,
@@ -67,12 +69,14 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """Our own warnings are sentences for the user: where in the source they arose is no matter."""
+    """Our own warnings are sentences for the user, told once: where in the source they arose is no matter."""
     from bayesvlm.cli.output import remark
     from bayesvlm.core.errors import BayesVLMWarning
 
     if issubclass(category, BayesVLMWarning):
-        remark(f"warning: {message}")
+        if str(message) not in told:
+            remark(f"warning: {message}")
+        told.add(str(message))
     else:
         remark(warnings.formatwarning(message, category, filename, lineno, line).rstrip())
 
@@ -85,7 +89,7 @@ def main() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = _show_warning
+            warnings.showwarning = partial(_show_warning, set())
             app()
     except BayesVLMError as error:
         print(f"error: {error}", file=sys.stderr)

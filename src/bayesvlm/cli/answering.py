@@ -59,8 +59,8 @@ class Answering:
         """Answer every image that can be read.
 
         Args:
-            prepare: called once, with how many images are done already; makes the function that says what there is to
-                say of some images.
+            prepare: called once, with how many images have an answer already; makes the function that says what there
+                is to say of some images.
         """
         answers, paths = self.answers, self.paths
         found = Resumed()
@@ -77,7 +77,7 @@ class Answering:
                     found = self._resumed(answers)
                 already, rows = found.done, self._remembered(0, found.rows)
                 advance(already)
-                describe = prepare(already)
+                describe = prepare(found.answered)
                 for batch in encode_files(self.store, paths, self.skipped, self.batch_size, start=already):
                     if batch.paths:
                         described = describe(batch.paths, batch.features)

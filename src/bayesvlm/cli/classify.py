@@ -156,7 +156,7 @@ def classify(
     vlm = BayesVLM.from_pretrained(posterior, model=model, device=here, strict=strict)
     if link is not None:
         vlm = vlm.replace(link=link)  # type: ignore[arg-type]
-    judges = None if unknown is None else _judges(unknown, vlm, listed, used, sets, risk)
+    judges = None if unknown is None else _judges(unknown, vlm, listed, used, sets, risk, method)
     if listed is not None:
         asked = ClassPrompts.of(listed, used)
         if note := tuned_otherwise(vlm, used):
@@ -252,11 +252,19 @@ def _judges(
     templates: list[str],
     sets: float | None,
     risk: float | None,
+    method: str,
 ) -> Judges:
     """The detector of a folder, and what else is asked of it."""
     from bayesvlm.cli.detecting import Judges
+    from bayesvlm.core.errors import BayesVLMError
 
     found = Judges.load(folder, vlm, classes, templates).at(folder, miss=sets, risk=risk)
+    selector = found.selector if risk is not None else None
+    if selector is not None and (selector.predictive, method) != ("bayes", "probcosine"):
+        raise BayesVLMError(
+            f"{folder} promises a risk for the answers by {selector.basis.described()}, and these are by {method}, "
+            f"which may be others; ask `bayesvlm detect run {folder}`, or leave --risk out."
+        )
     return found.only(sets=sets is not None, selector=risk is not None)
 
 

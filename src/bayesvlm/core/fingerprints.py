@@ -40,6 +40,12 @@ def packed(activations: Tensor) -> dict[str, Any]:  # [N, p]
     return {"images": count, "fingerprints": base64.b64encode(prints.tobytes()).decode()}
 
 
+def kept_share(kept: Any) -> float:
+    """Of how many of the inputs `packed` kept a fingerprint: 1 for up to `MOST` of them."""
+    count = kept.get("images") if isinstance(kept, dict) else None
+    return min(1.0, MOST / count) if isinstance(count, int) and count > 0 else 1.0
+
+
 def found_again(kept: Any, activations: Tensor) -> list[int]:  # [N, p]
     """Which inputs are among those that `packed` kept; none where it does not hold fingerprints."""
     try:

@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, cast
@@ -22,6 +23,7 @@ from torch import Tensor
 from bayesvlm.artifacts.files import read_safetensors, write_together
 from bayesvlm.artifacts.weights import same_encoder, same_weights, weight_hashes
 from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.core.estimation import TOWERS
 from bayesvlm.core.features import Features
 from bayesvlm.pretrained import hashes_of, model_name
 from bayesvlm.prompts import ClassNames, ClassPrompts, Templates
@@ -36,6 +38,7 @@ _COSINE_OFF, _STD_OFF = (
     0.01,
     0.05,
 )  # absolute, relative: what another dtype of the encoder may change, and more than that
+_FACTORS_OFF = 1e-3  # relative: what rounded weights may change of lam
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +96,7 @@ class CalibratedFor:
             "classes": len(self.classes),
             "prompts": None if self.prompts is None else prompts_by_name(self.prompts),
             "sample": {"cosine": cosine.tolist(), **spread},
+            **({"posterior": self._posterior()} if self.bayesian else {}),
         }
 
     @classmethod
@@ -131,7 +135,32 @@ class CalibratedFor:
             made = cls.of(vlm, classes, templates, bayesian=bayesian)
             _check_classes(kept, made, what)
         made._check_sample(kept["sample"], what)
+        made._check_posterior(kept.get("posterior"), what)
         return made
+
+    def _posterior(self) -> dict[str, list[float]] | None:
+        """Of each tower how many pairs, the traces of both factors and the prior precision: the standard deviations of
+        posteriors from other pairs can be much alike. None where the model brings its variances."""
+        if self.vlm.predicts_variance:
+            return None
+        lam = self.vlm.lam
+        return {
+            tower: [float(of.n), float(of.A_sum.trace()), float(of.B_sum.trace()), lam[tower]]
+            for tower, of in self.vlm.factors.items()
+        }
+
+    def _check_posterior(self, kept: Mapping[str, Sequence[float]] | None, what: str) -> None:
+        here = self._posterior() if self.bayesian else None
+        if kept is None or here is None:  # files of before said nothing
+            return
+        for tower, then in kept.items():
+            now = here.get(tower, ())
+            if len(now) != len(then) or not all(map(partial(math.isclose, rel_tol=_FACTORS_OFF), now, then)):
+                raise BayesVLMError(
+                    f"{what} was calibrated with another posterior of this model, of other pairs or with another lam "
+                    f"({tower}: {int(then[0]):,} pairs, lam = {then[-1]:.4g} then; {int(now[0]):,}, {now[-1]:.4g} "
+                    "here); load that posterior, or calibrate again."
+                )
 
     def _sample(self) -> tuple[Tensor, Tensor | None]:  # [C], [C]
         """The cosines of one made-up image with the classes, which the model decides, and their standard deviations,
@@ -248,6 +277,7 @@ def _no_number(word: str) -> float:
 def _well_formed(kept: Mapping[str, Any]) -> dict[str, bool]:
     """Of each entry of `CalibratedFor.to_json`, whether it has the form that is written there."""
     classes, prompts, sample = kept["classes"], kept["prompts"], kept["sample"]
+    posterior = kept.get("posterior")
 
     def are_texts(value: Any) -> bool:
         return isinstance(value, dict) and bool(value) and all(isinstance(text, str) for text in value.values())
@@ -258,6 +288,10 @@ def _well_formed(kept: Mapping[str, Any]) -> dict[str, bool]:
     def are_numbers(values: Any) -> bool:
         return isinstance(values, list) and len(values) == classes and all(map(is_finite_number, values))
 
+    def are_sums(values: Any) -> bool:
+        return isinstance(values, list) and len(values) == 4 and all(map(is_finite_number, values))
+
+    summed = isinstance(posterior, dict) and set(posterior) <= set(TOWERS) and all(map(are_sums, posterior.values()))
     sampled = ("cosine", "std") if kept.get("bayesian", True) else ("cosine",)
     counted = isinstance(classes, int) and not isinstance(classes, bool) and classes > 0
     named = isinstance(prompts, dict) and len(prompts) == classes and all(map(are_prompts, prompts.values()))
@@ -270,6 +304,7 @@ def _well_formed(kept: Mapping[str, Any]) -> dict[str, bool]:
         "prompts": prompts is None or named,
         "bayesian": isinstance(kept.get("bayesian", True), bool),
         "sample": isinstance(sample, dict) and all(are_numbers(sample.get(name)) for name in sampled),
+        "posterior": posterior is None or summed,
     }
 
 

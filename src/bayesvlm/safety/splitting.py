@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bayesvlm.core.errors import BayesVLMError, BayesVLMWarning, check_count
 from bayesvlm.core.features import Features
-from bayesvlm.core.fingerprints import found_again
+from bayesvlm.core.fingerprints import found_again, kept_share
 from bayesvlm.core.shuffling import shuffled_order
 from bayesvlm.vlm import BayesVLM
 
@@ -25,7 +25,8 @@ def halves(count_or_labels: int | Sequence[Any] | Tensor, seed: int = 0) -> tupl
     """Two halves of a labelled set: rows to `tune` on, and rows to `calibrate` on.
 
     They have no row in common and together are all rows. Each half gets half of the images of every label; an odd one
-    goes to the half that has fewer so far. A seed gives the same halves on every machine.
+    goes to the half that has fewer so far, labels in a random order too: with one image of each, a seed decides which
+    go where. A seed gives the same halves on every machine.
 
     Args:
         count_or_labels: how many rows there are, or the label of each, names or numbers.
@@ -42,17 +43,16 @@ def halves(count_or_labels: int | Sequence[Any] | Tensor, seed: int = 0) -> tupl
         given = [0] * check_count("count", count_or_labels, least=2)
     if not isinstance(given, list) or len(given) < 2:
         raise BayesVLMError(f"There are {len(given) if isinstance(given, list) else 1} rows; halves need two or more.")
-    by_label: dict[Any, list[int]] = {}
     for row, label in enumerate(given):
         if isinstance(label, list | dict | set):
             raise BayesVLMError(f"Row {row} has the label {str(label)[:40]}; halves need one name or number per row.")
-        by_label.setdefault(label, []).append(row)
+    by_label: dict[Any, list[int]] = {}  # in a random order as well
+    for row in shuffled_order(len(given), seed).tolist():
+        by_label.setdefault(given[row], []).append(row)
     dealt: tuple[list[int], list[int]] = ([], [])
-    shuffled = (int(place) for place in shuffled_order(len(given), seed))
-    place_of = {row: place for place, row in enumerate(shuffled)}
     for rows in by_label.values():
         begin = 0 if len(dealt[0]) <= len(dealt[1]) else 1
-        for number, row in enumerate(sorted(rows, key=place_of.__getitem__)):
+        for number, row in enumerate(rows):
             dealt[(begin + number) % 2].append(row)
     return torch.tensor(sorted(dealt[0])), torch.tensor(sorted(dealt[1]))
 
@@ -74,8 +74,11 @@ def check_fresh(vlm: BayesVLM, images: Features, source: str | None, stacklevel:
         raise BayesVLMError(f"tau was tuned on {source!r}, the very images to calibrate on, and {remedy}.")
     again = found_again(vlm.provenance.get(TUNED_IMAGES), images.activations)
     rows = ", ".join(map(str, again[:_SHOWN])) + (", ..." if len(again) > _SHOWN else "")
-    found = f"{len(again)} of the {len(images)} calibration images (rows {rows}) are among those that tau was tuned on"
-    if len(again) > _BY_CHANCE * len(images):
+    some, are = ("row", "is") if len(again) == 1 else ("rows", "are")
+    found = (
+        f"{len(again)} of the {len(images)} calibration images ({some} {rows}) {are} among those that tau was tuned on"
+    )
+    if len(again) > _BY_CHANCE * kept_share(vlm.provenance.get(TUNED_IMAGES)) * len(images):
         raise BayesVLMError(f"{found}, and {remedy}.")
     if again:
         warnings.warn(
