@@ -154,7 +154,7 @@ class CalibratedFor:
         if kept is None or here is None:  # files of before said nothing
             return
         for tower, then in kept.items():
-            now = here.get(tower, ())
+            now = here.get(tower, [0.0] * len(then))
             if len(now) != len(then) or not all(map(partial(math.isclose, rel_tol=_FACTORS_OFF), now, then)):
                 raise BayesVLMError(
                     f"{what} was calibrated with another posterior of this model, of other pairs or with another lam "
