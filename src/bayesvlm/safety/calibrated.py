@@ -154,8 +154,8 @@ class CalibratedFor:
         if kept is None or here is None:  # files of before said nothing
             return
         for tower, then in kept.items():
-            now = here.get(tower, ())
-            if len(now) != len(then) or not all(map(partial(math.isclose, rel_tol=_FACTORS_OFF), now, then)):
+            now = here[tower]
+            if not all(map(partial(math.isclose, rel_tol=_FACTORS_OFF), now, then)):
                 raise BayesVLMError(
                     f"{what} was calibrated with another posterior of this model, of other pairs or with another lam "
                     f"({tower}: {int(then[0]):,} pairs, lam = {then[-1]:.4g} then; {int(now[0]):,}, {now[-1]:.4g} "
