@@ -156,7 +156,7 @@ def test_answers_and_page(here: Path, run: Run) -> None:
     assert ran.code == 0, ran.err
     with Path("answers.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    columns = "image rank class prob familiarity p_value unknown set answered"
+    columns = "image rank class prob familiarity p_value unknown set set_size answered"
     assert list(rows[0]) == columns.split()
     assert [row["image"] for row in rows] == [f"photos/{path.relative_to(here / 'photos')}" for path in images(here)]
     detector = Detector.load("detector", BayesVLM.from_pretrained("emoji-clip"))
@@ -167,6 +167,7 @@ def test_answers_and_page(here: Path, run: Run) -> None:
     assert all((row["unknown"] == "true") == (float(row["p_value"]) <= 0.1 + 1e-12) for row in rows)
     classes = set(detector.calibrated_for.names or ())
     assert all(set(row["set"].split("|")) <= classes for row in rows if row["set"])
+    assert all(len(row["set"].split("|")) == int(row["set_size"]) for row in rows if row["set"])
     flagged = sum(row["unknown"] == "true" for row in rows)
     assert f"{flagged} of {len(rows)} images are flagged as unknown" in ran.out
     page = Path("answers.html").read_text()
@@ -199,7 +200,7 @@ def test_parquet_holds_flags_and_lists(here: Path, run: Run) -> None:
     assert run("detect", "run", "detector", "photos", "--out", "a.parquet").code == 0
     rows = parquet.read_table("a.parquet").to_pylist()
     shown = run("detect", "run", "detector", "photos", "--json").json["images"]
-    for name in ("unknown", "set", "answered", "p_value"):
+    for name in ("unknown", "set", "set_size", "answered", "p_value"):
         assert [row[name] for row in rows] == [row[name] for row in shown]
 
 

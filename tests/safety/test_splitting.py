@@ -10,7 +10,6 @@ import torch
 
 from bayesvlm import BayesVLM, BayesVLMError, Features
 from bayesvlm.core.errors import BayesVLMWarning
-from bayesvlm.core.fingerprints import MOST, found_again, packed
 from bayesvlm.safety import Detector, PredictionSets, Selector, halves
 from bayesvlm.safety.splitting import check_fresh
 from bayesvlm.testing.tiny import save_tiny_clip
@@ -102,17 +101,3 @@ def test_some_of_a_large_set_that_tuned_tau_are_no_chance() -> None:
         check_fresh(vlm.with_provenance(tuned_images={**kept, "images": 5}), images, None)
     with pytest.raises(BayesVLMError, match="5 of the 1000 calibration images"):
         check_fresh(vlm.with_provenance(tuned_images={**kept, "images": 100 * MOST}), images, None)
-
-
-def test_of_a_large_set_some_are_kept_and_damage_is_no_overlap() -> None:
-    generator = torch.Generator().manual_seed(0)
-    many = torch.randn(MOST + 1000, 16, generator=generator)
-    kept = packed(many)
-    assert kept["images"] == MOST + 1000
-    assert len(found_again(kept, many)) == MOST
-    assert not found_again(kept, torch.randn(20_000, 16, generator=generator))
-    assert not found_again(kept, torch.zeros(0, 16))
-    for damaged in (None, 3, {}, {"fingerprints": "?"}, {"fingerprints": "AAAA"}, {"fingerprints": 3}):
-        assert found_again(damaged, many[:5]) == []
-    with pytest.raises(BayesVLMError, match="source=3"):
-        Detector.calibrate(fitted(), known_images(50)[0], known_classes(), source=3)  # type: ignore[arg-type]

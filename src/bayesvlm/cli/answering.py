@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from bayesvlm.images.files import SkippedImages
 
 
+_WHOLE = 10  # rows of which nothing is forgotten
+
+
 @dataclass(frozen=True)
 class Answering:
     """Images to be answered, and where the answers go.
@@ -39,6 +42,7 @@ class Answering:
         question: what is asked, as json; the same one goes on where it was interrupted.
         shown: how many rows are kept to be shown; None keeps all.
         batch_size: images that go through the model at once.
+        forget: what is dropped of all rows but the first ten, where many are kept and written to a file.
     """
 
     doing: str
@@ -49,6 +53,7 @@ class Answering:
     question: Mapping[str, Any]
     shown: int | None
     batch_size: int
+    forget: tuple[str, ...] = ()
 
     def run(self, prepare: Callable[[int], Callable[[list[Path], Features], list[Row]]]) -> Answered:
         """Answer every image that can be read.
@@ -70,7 +75,7 @@ class Answering:
                 warnings.filterwarnings("ignore", "There is one class only")  # it is said before
                 if answers:
                     found = self._resumed(answers)
-                already, rows = found.done, found.rows  # that are shown
+                already, rows = found.done, self._remembered(0, found.rows)
                 advance(already)
                 describe = prepare(found.answered)
                 for batch in encode_files(self.store, paths, self.skipped, self.batch_size, start=already):
@@ -78,7 +83,8 @@ class Answering:
                         described = describe(batch.paths, batch.features)
                         if answers:
                             answers.add(described)
-                        rows += described if self.shown is None else described[: max(0, self.shown - len(rows))]
+                        fresh = described if self.shown is None else described[: max(0, self.shown - len(rows))]
+                        rows += self._remembered(len(rows), fresh)
                         found.answered += len(described)
                     found.done += batch.seen
                     advance(batch.seen)
@@ -94,6 +100,14 @@ class Answering:
             if self.skipped.reasons:
                 remark(str(self.skipped))
         return Answered(rows, found.answered, found.done - already, already, time.monotonic() - begun)
+
+    def _remembered(self, before: int, rows: list[Row]) -> list[Row]:
+        """Rows without what is to be forgotten of them."""
+        if not self.forget:
+            return rows
+        whole = max(0, _WHOLE - before)
+        slim = [{name: value for name, value in row.items() if name not in self.forget} for row in rows[whole:]]
+        return rows[:whole] + slim
 
     def _resumed(self, answers: AnswerFile) -> Resumed:
         """What an earlier run has answered, unless one of the images that it could not read can be read now."""

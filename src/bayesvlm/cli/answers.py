@@ -190,6 +190,7 @@ _OF_CLASS = ("class", "prob", "label_prob", "cosine")
 _INTERVAL = ("low", "high")
 _FLAGS = ("unknown", "answered")
 _SETS = ("set",)
+_COUNTS = ("set_size",)
 _BETWEEN = "|"  # class names of a set in a csv: no name holds a bar, which separates synonyms
 
 
@@ -224,6 +225,8 @@ def _cell(value: Any) -> Any:
 def _of_cell(name: str, text: str) -> Any:
     if name in _FLAGS:
         return text == "true"
+    if name in _COUNTS:
+        return int(text)
     if name in _SETS:
         return text.split(_BETWEEN) if text else []
     return float(text)
@@ -278,6 +281,7 @@ def _finish_parquet(rows: Iterator[Row], path: Path) -> None:
             lines = [line for row in group for line in _flat(row)]
             if writer is None:
                 kinds = {"image": pyarrow.string(), "rank": pyarrow.int32(), "class": pyarrow.string()}
+                kinds |= dict.fromkeys(_COUNTS, pyarrow.int32())
                 kinds |= dict.fromkeys(_FLAGS, pyarrow.bool_()) | dict.fromkeys(_SETS, pyarrow.list_(pyarrow.string()))
                 schema = pyarrow.schema([(name, kinds.get(name, pyarrow.float64())) for name in lines[0]])
                 writer = ParquetWriter(path, schema)

@@ -132,10 +132,9 @@ def classify(
     from bayesvlm.vlm import BayesVLM
 
     asked_of_ray = ray_options(engine, address, actors, gpus_per_actor, cpus_per_actor, device, workers)
-    given = templates_given(template, templates)
+    used = templates_given(template, templates, A_PHOTO)
     remembered = unknown is not None and classes is None and classes_file is None
-    _check_judging(unknown, sets, risk, remembered, given)
-    used = list(A_PHOTO) if given is None else list(given)
+    _check_judging(unknown, sets, risk, remembered and bool(template or templates))
     listed = None if remembered else read_classes(classes, classes_file)
     answers = None if out is None else AnswerFile(out, overwrite)
     skipped = SkippedImages(strict)
@@ -228,10 +227,9 @@ def _check_judging(
     unknown: Path | None,
     sets: float | None,
     risk: float | None,
-    remembered: bool,
-    templates: Sequence[str] | str | None,
+    prompted: bool,
 ) -> None:
-    """Refuse options that do not go together."""
+    """Refuse options that do not go together; `prompted`: there are prompts and no classes to put in them."""
     from bayesvlm.core.errors import BayesVLMError
 
     if unknown is None and (sets is not None or risk is not None):
@@ -240,7 +238,7 @@ def _check_judging(
             f"{option} {value:g} needs calibration images: make a folder with `bayesvlm detect calibrate POSTERIOR "
             f"IMAGES {option} {value:g} --out detector/` and name it with --unknown detector/."
         )
-    if remembered and templates is not None:
+    if unknown is not None and prompted:
         raise BayesVLMError(
             f"The classes and their prompts come from {unknown}; leave --template and --templates out, or give "
             "--classes too."

@@ -264,6 +264,7 @@ def run(
         question,
         None,
         batch_size,
+        forget=() if as_json or answers is None else ("set",),
     )
     found = asking.run(_describing(judges))
     summary = _summary(found.rows, judges)
@@ -314,7 +315,7 @@ def _summary(rows: Sequence[Row], judges: Judges) -> dict[str, Any]:
     """Counts of all images."""
     found: dict[str, Any] = {"images": len(rows), "unknown": sum(bool(row["unknown"]) for row in rows)}
     if judges.sets is not None:
-        sizes = [len(row["set"]) for row in rows]
+        sizes = [row["set_size"] for row in rows]
         found |= {"mean_set": sum(sizes) / len(sizes), "empty_sets": sizes.count(0)}
     if judges.selector is not None:
         found["answered"] = sum(bool(row["answered"]) for row in rows)
@@ -372,7 +373,7 @@ def _write_page(
         calibrated_on=about.images,
         familiarity=values,
         p_values=torch.tensor([row["p_value"] for row in rows], dtype=torch.float64),
-        sizes=None if judges.sets is None else torch.tensor([len(row["set"]) for row in rows]),
+        sizes=None if judges.sets is None else torch.tensor([row["set_size"] for row in rows]),
         answered=None if judges.selector is None else torch.tensor([bool(row["answered"]) for row in rows]),
         least=ends(False),
         most=ends(True),

@@ -174,6 +174,7 @@ class Judges:
                 columns["unknown"] = found.unknown.tolist()
             if self.sets is not None:
                 columns["set"] = _named_sets(self.sets, features, generator)
+                columns["set_size"] = [len(names) for names in columns["set"]]
             if self.selector is not None:
                 columns["answered"] = self.selector(features).answered.tolist()
             return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

@@ -26,6 +26,7 @@ from bayesvlm.data.labelled.renamed import synonyms_of
 from bayesvlm.data.labelled.samples import LabelledSet
 from bayesvlm.evaluation import aupr, auroc, delong, fpr95, rank_interval
 from bayesvlm.experiments.zero_shot import place
+from bayesvlm.progress import progress_bar
 from bayesvlm.safety import Predictive, conformal, familiarities, halves
 from bayesvlm.vlm import BayesVLM
 
@@ -162,21 +163,16 @@ class Outside:
         is better than MCM by DeLong's test."""
         found: dict[str, dict[str, dict[str, Any]]] = {}
         known = self.scores[self.familiar]
-        for name in self.of_kind("unknown", "shifted"):
-            rows: dict[str, dict[str, Any]] = {}
-            positives = torch.arange(len(next(iter(known.values()))) + len(self.scores[name][BASELINE])) < len(
-                known[BASELINE]
-            )
-            both = {title: torch.cat([known[title], self.scores[name][title]]) for title in known}
-            for title, values in both.items():
-                row: dict[str, Any] = {}
-                for figure, metric in _FIGURES.items():
-                    low, high = rank_interval(metric, values, positives)
-                    row[figure] = {"value": metric(values, positives), "low": low, "high": high}
-                test = delong(values, both[BASELINE], positives)
-                row["over_mcm"] = {"difference": test.difference, "standard_error": test.standard_error, "p": test.p}
-                rows[title] = row
-            found[name] = rows
+        others = self.of_kind("unknown", "shifted")
+        with progress_bar("resampling", total=len(others) * len(known), unit="scores") as advance:
+            for name in others:
+                count = len(known[BASELINE]) + len(self.scores[name][BASELINE])
+                positives = torch.arange(count) < len(known[BASELINE])
+                both = {title: torch.cat([known[title], self.scores[name][title]]) for title in known}
+                found[name] = {}
+                for title, values in both.items():
+                    found[name][title] = _figures(values, both[BASELINE], positives)
+                    advance(1)
         return found
 
     @cached_property
@@ -259,3 +255,14 @@ def outside_place(folder: str | Path, model: str, data: str) -> Path:
 def calibration_rows(labels: Tensor) -> Tensor:  # [N] -> [n]
     """The half of a labelled set that thresholds are calibrated on."""
     return halves(labels)[1]
+
+
+def _figures(values: Tensor, baseline: Tensor, positives: Tensor) -> dict[str, Any]:  # [N], [N], [N] bool
+    """A score's figures with their intervals, and its AUROC against the baseline's."""
+    found: dict[str, Any] = {}
+    for figure, metric in _FIGURES.items():
+        low, high = rank_interval(metric, values, positives)
+        found[figure] = {"value": metric(values, positives), "low": low, "high": high}
+    test = delong(values, baseline, positives)
+    found["over_mcm"] = {"difference": test.difference, "standard_error": test.standard_error, "p": test.p}
+    return found

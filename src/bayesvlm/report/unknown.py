@@ -26,7 +26,6 @@ DRAWN = ("MSP", "MCM", "energy", "entropy, Bayes", "epistemic", "image variance"
 """The scores that are drawn: more would cover each other."""
 RANKED = ("plain", "temperature", "raised temperature", "Bayes", "epistemic", "ICPE")
 _KINDS = {"familiar": "seen", "shifted": "unseen style", "unknown": "out of domain"}
-_SET_METHODS = ("plain", "temperature", "raised temperature", "Bayes")
 _SHOWN_KIND = "aps"
 
 Block = Text | Table | Plot | Gallery
