@@ -10,6 +10,7 @@ import torch
 
 from bayesvlm import BayesVLM, BayesVLMError, Features
 from bayesvlm.core.errors import BayesVLMWarning
+from bayesvlm.core.fingerprints import MOST, packed
 from bayesvlm.safety import Detector, PredictionSets, Selector, halves
 from bayesvlm.safety.splitting import check_fresh
 from bayesvlm.testing.tiny import save_tiny_clip
