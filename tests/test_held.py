@@ -443,6 +443,8 @@ def test_provenance_says_nothing_of_a_tau_that_is_gone() -> None:
     vlm.tune(*labelled(vlm), taus=[1.0], refine=False, provenance={"tuned_on": "a test"})
     for other in (vlm.replace(tau=3.0), vlm.replace(link="centred"), vlm.with_factors(projections().factors)):
         assert not {"tuned_on", "validation_nlpd"} & other.provenance.keys()
+    assert "tuned_images" not in vlm.replace(tau=3.0).provenance
+    assert "tuned_images" in vlm.replace(link="centred").provenance, "tau is still the one found on them"
     assert vlm.replace(tau=3.0).provenance["pairs"] == 100
     assert vlm.with_factors(projections().factors).provenance == {}
     facts = {"nested": {"list": [1]}}

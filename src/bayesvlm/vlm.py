@@ -191,11 +191,14 @@ class BayesVLM(GaussianVLM):
             given["lam"] = None
         if link is not None:
             given["link"] = link
-        return self._changed(**self._under(with_changes(self.settings, **given)), **(self._untuned() if given else {}))
+        forgotten = self._untuned(tau="tau" in given) if given else {}
+        return self._changed(**self._under(with_changes(self.settings, **given)), **forgotten)
 
-    def _untuned(self) -> dict[str, Any]:
-        """What is left of tuning where tau or what it was chosen for has changed: nothing."""
-        kept = {name: fact for name, fact in self.provenance.items() if name not in _OF_TUNING}
+    def _untuned(self, tau: bool = True) -> dict[str, Any]:
+        """What is left of tuning where tau or what it was chosen for has changed: nothing, but where tau is the same
+        (`tau` false) which images it was found on."""
+        gone = _OF_TUNING if tau else [name for name in _OF_TUNING if name != "tuned_images"]
+        kept = {name: fact for name, fact in self.provenance.items() if name not in gone}
         return {"tuning": None, "provenance": FrozenDict(kept)}
 
     def _under(self, settings: Settings) -> dict[str, Any]:

@@ -69,6 +69,8 @@ def test_images_that_tuned_tau_are_known_again() -> None:
             kind.calibrate(vlm, images[rows], labels[rows], classes, 0.2)  # type: ignore[attr-defined]
     Detector.calibrate(vlm, two, classes, predictive="plain")  # tau has no part in it
     Detector.calibrate(vlm, two, classes, score="mcm")
+    with pytest.raises(BayesVLMError, match="tau was tuned on"):
+        Detector.calibrate(vlm.replace(link="centred"), two, classes)
     Detector.calibrate(vlm.replace(tau=3.0), two, classes)  # not tuned any more
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import pickle
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from bayesvlm import BayesVLM, BayesVLMError, Features
+from bayesvlm.core.blocks import row_blocks
 from bayesvlm.core.errors import BayesVLMWarning
-from bayesvlm.safety import Detector, PredictionSets, Selector, conformal, familiarity
+from bayesvlm.safety import Detector, PredictionSets, Selector, conformal, familiarity, prediction_sets
 from bayesvlm.safety.selective import fewest_answers
 from bayesvlm.testing.tiny import save_tiny_clip
 from safety.known import C, draw, fitted, known_classes, known_images, unknown_images
@@ -337,3 +339,23 @@ def test_files_that_hold_something_else(tmp_path: Path) -> None:
         refused("not a readable safetensors file")
         file.with_suffix(".safetensors").unlink()
         refused("does not exist")
+
+
+def test_a_score_of_cosines_alone_is_not_called_bayesian() -> None:
+    vlm, (images, labels), classes = fitted(), known_images(100), known_classes()
+    assert "by mcm: below" in repr(Detector.calibrate(vlm, images, classes, score="mcm"))
+    assert "by entropy (bayes): below" in repr(Detector.calibrate(vlm, images, classes))
+    chosen = Selector.calibrate(vlm, images, labels, classes, 0.5, score="mcm")
+    assert "by mcm (bayes)" in repr(chosen), "the answers are"
+
+
+def test_sets_of_many_images_are_those_of_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    vlm, (images, labels), classes = fitted(), known_images(300), known_classes()
+    sets = PredictionSets.calibrate(vlm, images, labels, classes, 0.2)
+    whole = sets(images)
+    assert torch.equal(sets.of_probs(sets.basis.scorer.probs(images)), whole)
+    few = partial(row_blocks, numbers=7 * C)
+    monkeypatch.setattr(prediction_sets, "row_blocks", lambda count, width, numbers: few(count, width))
+    again = PredictionSets.calibrate(vlm, images, labels, classes, 0.2)
+    torch.testing.assert_close(again.scores, sets.scores, rtol=1e-9, atol=1e-12)
+    assert int((again(images) != whole).sum()) <= 1, "but for rounding at the threshold"

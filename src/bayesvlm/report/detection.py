@@ -65,7 +65,7 @@ def detection_page(report: DetectionReport, command: str = "", made_from: Mappin
     """The page: the verdict, both histograms, the images at both ends, the sets."""
     detector, count = report.detector, len(report.familiarity)
     flagged = int(report.unknown.sum())
-    score = f"{detector.score.replace('_', ' ')}, {_whose(detector)}"
+    score = f"{detector.score.replace('_', ' ')}{_whose(detector)}"
     sections = [
         Section("Are these images familiar?", [Text(_verdict(report)), _spread(report, score), _p_values(report)]),
     ]
@@ -97,9 +97,11 @@ def detection_page(report: DetectionReport, command: str = "", made_from: Mappin
 
 
 def _whose(detector: Detector) -> str:
+    """Whose probabilities the score is of; a score of plain cosines alone is nobody's."""
     if isinstance(detector.predictive, str):
-        return {"bayes": "Bayes", "plain": "plain"}[detector.predictive]
-    return f"temperature {detector.predictive:g}"
+        by = {"bayes": "Bayes", "plain": "plain"}[detector.predictive]
+        return "" if by == "Bayes" and not detector.calibrated_for.bayesian else f", {by}"
+    return f", temperature {detector.predictive:g}"
 
 
 def _verdict(report: DetectionReport) -> str:

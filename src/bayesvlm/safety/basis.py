@@ -156,10 +156,10 @@ class Basis:
         return cls(held, score, predictive, against, source)
 
     def described(self) -> str:
-        """What it is of, in a few words."""
+        """What it is of, in a few words; a score of plain cosines alone is nobody's."""
         whose = self.predictive if isinstance(self.predictive, str) else f"temperature {self.predictive:g}"
         score = "probabilities" if self.score is None else self.score.replace("_", " ")
-        return f"{score} ({whose})"
+        return score if whose == "bayes" and not self.calibrated_for.bayesian else f"{score} ({whose})"
 
     def images_described(self, count: int) -> str:
         """What it was calibrated on, in a few words."""

@@ -113,11 +113,15 @@ class PredictionSets:
         images = basis.calibration_images(inputs, least, f"a miss rate of {miss:g}", batch_size, workers, progress)
         held = basis.calibrated_for
         target = label_indices(labels, held.names, len(images), len(held.classes)).cpu()
-        probs = basis.scorer.probs(images)
+        scorer = basis.scorer
         options: dict[str, Any] = {"kind": kind, "penalty": penalty, "rank": rank}
         u = _uniform(len(images), tower_generators(seed)[0])
-        blocks = _blocks(probs)
-        own = torch.cat([conformal.of_labels(_scores(probs[b], u[b], **options), target[b]).cpu() for b in blocks])
+        own = torch.cat(
+            [
+                conformal.of_labels(_scores(scorer.probs(images[b]), u[b], **options), target[b]).cpu()
+                for b in _blocks(len(images), len(held.classes))
+            ]
+        )
         if kind == "lac":
             check_varied(own, "The probability of the label")
         shares: dict[str, Any] = {**options, "miss": miss, "by_class": by_class, "seed": seed}
@@ -190,7 +194,9 @@ class PredictionSets:
             batch_size, workers, progress: as for `classify`.
         """
         images = self.basis.images(inputs, batch_size, workers, progress)
-        return self.of_probs(self.basis.scorer.probs(images), generator=generator)
+        scorer, generator = self.basis.scorer, self._generator(generator)
+        blocks = _blocks(len(images), len(self.thresholds))
+        return torch.cat([self.of_probs(scorer.probs(images[rows]), generator=generator) for rows in blocks])
 
     def of_probs(self, probs: Tensor, *, generator: torch.Generator | None = None) -> Tensor:  # [N, C] -> [N, C] bool
         """The sets of inputs whose probabilities are known: of the same model, classes and posterior, which is up to
@@ -200,10 +206,13 @@ class PredictionSets:
                 f"probs is {list(probs.shape)} and the sets are of {len(self.thresholds)} classes; classify with the "
                 "classes they were calibrated for."
             )
-        generator = tower_generators(self.seed)[1] if generator is None else generator
-        u = _uniform(len(probs), generator)
-        scores = (_scores(probs[b], u[b], self.kind, self.penalty, self.rank) for b in _blocks(probs))
+        u = _uniform(len(probs), self._generator(generator))
+        blocks = _blocks(*probs.shape)
+        scores = (_scores(probs[b], u[b], self.kind, self.penalty, self.rank) for b in blocks)
         return torch.cat([part <= self.thresholds.to(part.device) for part in scores])
+
+    def _generator(self, given: torch.Generator | None) -> torch.Generator:
+        return tower_generators(self.seed)[1] if given is None else given
 
     def names_of(self, sets: Tensor) -> list[list[str]]:  # [N, C] bool
         """The names of the classes in each set."""
@@ -297,6 +306,6 @@ def _uniform(count: int, generator: torch.Generator) -> Tensor:  # [N]
     return torch.rand(count, generator=generator, dtype=torch.float64, device=generator.device)
 
 
-def _blocks(probs: Tensor) -> list[slice]:
+def _blocks(count: int, classes: int) -> list[slice]:
     """Of rows whose scores, in float64, are computed at once; one that is empty where there are no rows."""
-    return list(row_blocks(len(probs), probs.shape[1], numbers=2**22)) or [slice(0, 0)]
+    return list(row_blocks(count, classes, numbers=2**22)) or [slice(0, 0)]
