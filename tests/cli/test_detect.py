@@ -326,9 +326,9 @@ CALIBRATE = ("detect", "calibrate", "emoji-clip")
     [
         ((*CALIBRATE, "photos/known"), "has no class folders, so nothing says which classes are known"),
         ((*CALIBRATE, "nothing"), "'nothing' is neither a known data set"),
-        ((*CALIBRATE, "familiar", "--false-alarms", "1.5"), "false_alarms=1.5; it must lie between 0 and 1"),
+        ((*CALIBRATE, "familiar", "--false-alarms", "1.5"), "--false-alarms is 1.5; it is a share between 0 and 1"),
         ((*CALIBRATE, "familiar", "--false-alarms", "0.001"), "a false-alarm rate of 0.001 needs 999 at least"),
-        ((*CALIBRATE, "familiar", "--sets", "0"), "miss=0.0; it must lie between 0 and 1"),
+        ((*CALIBRATE, "familiar", "--sets", "0"), "--sets is 0; it is a share between 0 and 1"),
         ((*CALIBRATE, "familiar", "--sets", "0.1", "--kind", "best"), "kind='best' is not known; use 'lac'"),
         ((*CALIBRATE, "familiar", "--risk", "0.001"), "a risk of 0.001 with a confidence of 0.95 needs 2995 at least"),
         ((*CALIBRATE, "familiar", "--score", "best"), "score='best' is not known; use 'msp'"),
@@ -379,3 +379,11 @@ def test_help_has_examples(run: Run) -> None:
         assert ran.code == 0
         assert "Examples:" in ran.out
     assert "calibrate" in run("detect", "--help").out
+
+
+@pytest.mark.parametrize("option", ["--false-alarms", "--sets", "--risk", "--confidence"])
+def test_a_share_that_is_none_is_refused_by_its_option_before_any_work(
+    refuse: Run, option: str, tmp_path: Path
+) -> None:
+    refused = refuse("detect", "calibrate", "nowhere/", "nothing/", option, "2", "--out", tmp_path / "d")
+    assert f"{option} is 2; it is a share between 0 and 1" in refused.err

@@ -122,7 +122,7 @@ def test_words_images_and_negatives(tmp_path: Path) -> None:
     )
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
     for negatives, said in (
-        (["The Dog", "x", " A CAT "], "'The Dog', ' A CAT ' of the negatives are among the classes"),
+        (["The Dog", "x", " A CAT "], "The classes have 'The Dog', ' A CAT ' of the negatives, too"),
         (vlm.class_features(["the sea", "a cat"], "{c}!"), "negative 1 is class 1"),
         ([], "negatives is empty"),
         (["", " "], "negatives is empty"),

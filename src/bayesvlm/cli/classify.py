@@ -21,6 +21,7 @@ from bayesvlm.cli.options import (
     OwnTemplates,
     StrictPosterior,
     Template,
+    check_shares,
 )
 from bayesvlm.cli.output import emit, remark, table
 
@@ -232,6 +233,7 @@ def _check_judging(
     """Refuse options that do not go together; `prompted`: there are prompts and no classes to put in them."""
     from bayesvlm.core.errors import BayesVLMError
 
+    check_shares({"--sets": sets, "--risk": risk})
     if unknown is None and (sets is not None or risk is not None):
         option, value = ("--sets", sets) if sets is not None else ("--risk", risk)
         raise BayesVLMError(

@@ -23,6 +23,7 @@ from bayesvlm.cli.options import (
     StrictPosterior,
     Template,
     Templates,
+    check_shares,
 )
 from bayesvlm.cli.output import emit, remark, table
 
@@ -85,7 +86,7 @@ def calibrate(
         float | None,
         typer.Option(help="Also when to answer, with this rate of wrong answers at most; images need labels."),
     ] = None,
-    confidence: Annotated[float, typer.Option(help="Of the promise of --risk.")] = 0.95,
+    confidence: Annotated[float, typer.Option(help="How sure the promise of --risk is.")] = 0.95,
     half: Annotated[
         bool, typer.Option("--half", help="Calibrate on the half of a labelled set that `tune --half` leaves.")
     ] = False,
@@ -107,7 +108,7 @@ def calibrate(
 
         bayesvlm detect calibrate posterior/ familiar/ --classes "cat,dog,horse" --false-alarms 0.05
 
-        bayesvlm detect calibrate posterior/ imagenet:val --half --sets 0.1 --risk 0.05 --out detector/
+        bayesvlm detect calibrate posterior/ imagenet:val --half --sets 0.1 --risk 0.1 --out detector/
 
         bayesvlm detect calibrate posterior/ familiar/ --classes-file names.txt --score mcm --plain --out plain/
     """
@@ -119,6 +120,7 @@ def calibrate(
     from bayesvlm.images.files import SkippedImages
     from bayesvlm.safety import Detector, PredictionSets, Selector
 
+    check_shares({"--false-alarms": false_alarms, "--sets": sets, "--risk": risk, "--confidence": confidence})
     check_replaceable(out, overwrite)
     if plain and temperature is not None:
         raise BayesVLMError("--plain is a temperature of 1; leave it out with --temperature.")
@@ -233,6 +235,7 @@ def run(
     from bayesvlm.images.files import SkippedImages, find_all_images
     from bayesvlm.report.page import check_replaces
 
+    check_shares({"--false-alarms": false_alarms})
     about = About.load(detector)
     answers = None if out is None else AnswerFile(out, overwrite)
     made_from = {"command": "detect run", "detector": str(detector.resolve()), "images": [str(path) for path in images]}

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bayesvlm.cli.options import check_shares
 from bayesvlm.cli.output import emit, remark, table
 
 if TYPE_CHECKING:
@@ -75,9 +76,7 @@ def unknown_options(
     if wrong := next((name for name, given in usual.items() if given), None):
         raise BayesVLMError(f"{wrong} is for the usual tables; leave it out with --ood and --selective.")
     shares = (FALSE_ALARMS if false_alarms is None else false_alarms, MISS if miss is None else miss)
-    for name, value in zip(("--false-alarms", "--miss"), shares, strict=True):
-        if not 0 < value < 1:
-            raise BayesVLMError(f"{name} is {value}; it is a share between 0 and 1, such as 0.05.")
+    check_shares(dict(zip(("--false-alarms", "--miss"), shares, strict=True)))
     return UnknownOptions(ood or (), selective, negatives, keep_known, *shares)
 
 

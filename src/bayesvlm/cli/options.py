@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -66,3 +67,12 @@ Cache = Annotated[
     Path | None,
     typer.Option("--cache", help="Folder for encoded images. [default: $BAYESVLM_CACHE, else ~/.cache/bayesvlm]"),
 ]
+
+
+def check_shares(shares: Mapping[str, float | None]) -> None:
+    """Refuse shares that are none, by the option they were given with, before any work is done."""
+    from bayesvlm.core.errors import BayesVLMError
+
+    for option, value in shares.items():
+        if value is not None and not 0 < value < 1:
+            raise BayesVLMError(f"{option} is {value:g}; it is a share between 0 and 1, such as 0.05.")

@@ -60,7 +60,7 @@ class Negatives:
             if not isinstance(classes, Features):
                 among = _among(words, classes)
                 if among:
-                    raise BayesVLMError(f"{_listed(among)} of the negatives are among the classes; leave them out.")
+                    raise BayesVLMError(f"The classes have {_listed(among)} of the negatives, too; leave them out.")
             prompts = ClassPrompts.of(words, None if isinstance(classes, Features) else templates)
             texts = vlm.encoder("texts").encode_classes(prompts)
         found = cls(texts, prompts)
