@@ -190,3 +190,25 @@ def _negatives(raw: Mapping[str, Any], tensors: Mapping[str, Tensor], vlm: Bayes
     prompts = prompts_from_names(words)
     with torch.no_grad():
         return Negatives(vlm.encoder("texts").encode_classes(prompts), prompts)
+
+
+class OfBasis:
+    """What everything that was calibrated says of its basis and of its calibration images."""
+
+    basis: Basis
+    scores: Tensor  # [n], of the calibration images
+
+    @property
+    def predictive(self) -> Predictive:
+        """Whose probabilities the score, the sets or the answers are of."""
+        return self.basis.predictive
+
+    @property
+    def calibrated_for(self) -> CalibratedFor:
+        """The model and the classes."""
+        return self.basis.calibrated_for
+
+    @property
+    def n(self) -> int:
+        """How many images it was calibrated on."""
+        return len(self.scores)

@@ -17,8 +17,8 @@ from bayesvlm.core.features import Features
 from bayesvlm.core.notebook import html_table
 from bayesvlm.core.printing import described
 from bayesvlm.prompts import ClassNames, Templates
-from bayesvlm.safety.basis import Basis, check_varied
-from bayesvlm.safety.calibrated import CalibratedFor, load_calibration, load_tensors, save_calibration
+from bayesvlm.safety.basis import Basis, OfBasis, check_varied
+from bayesvlm.safety.calibrated import load_calibration, load_tensors, save_calibration
 from bayesvlm.safety.conformal import alarm_threshold, fewest, p_values
 from bayesvlm.safety.familiar import Predictive
 from bayesvlm.safety.precision import check_share
@@ -49,7 +49,7 @@ class Detection:
 
 
 @dataclass(frozen=True, eq=False)
-class Detector:
+class Detector(OfBasis):
     """Flags unfamiliar images: called on inputs, it returns a `Detection`.
 
     What is promised: of familiar images, those like the calibration images, at most `false_alarms` are flagged, on
@@ -105,21 +105,6 @@ class Detector:
     def score(self) -> str:
         """Name of the score."""
         return str(self.basis.score)
-
-    @property
-    def predictive(self) -> Predictive:
-        """Whose probabilities the score is of."""
-        return self.basis.predictive
-
-    @property
-    def calibrated_for(self) -> CalibratedFor:
-        """The model and the classes."""
-        return self.basis.calibrated_for
-
-    @property
-    def n(self) -> int:
-        """How many images it was calibrated on."""
-        return len(self.scores)
 
     @property
     def threshold(self) -> float:

@@ -20,8 +20,8 @@ from bayesvlm.core.notebook import html_table
 from bayesvlm.core.predict import tower_generators
 from bayesvlm.prompts import ClassNames, Templates
 from bayesvlm.safety import conformal
-from bayesvlm.safety.basis import Basis, check_varied
-from bayesvlm.safety.calibrated import CalibratedFor, load_calibration, load_tensors, save_calibration
+from bayesvlm.safety.basis import Basis, OfBasis, check_varied
+from bayesvlm.safety.calibrated import load_calibration, load_tensors, save_calibration
 from bayesvlm.safety.familiar import Predictive
 from bayesvlm.safety.precision import check_share
 from bayesvlm.vlm import BayesVLM
@@ -33,7 +33,7 @@ _SHOWN = 5
 
 
 @dataclass(frozen=True, eq=False)
-class PredictionSets:
+class PredictionSets(OfBasis):
     """Which classes an input may be of: called on inputs, it returns their sets, [N, C] bool.
 
     What is promised: of inputs like the calibration images, at most `miss` have a set without their class, on average
@@ -151,21 +151,6 @@ class PredictionSets:
     def always(self) -> Tensor:  # [C] bool
         """Classes that are in every set, because there are too few images of them."""
         return self.thresholds == math.inf
-
-    @property
-    def predictive(self) -> Predictive:
-        """Whose probabilities the sets are of."""
-        return self.basis.predictive
-
-    @property
-    def calibrated_for(self) -> CalibratedFor:
-        """The model and the classes."""
-        return self.basis.calibrated_for
-
-    @property
-    def n(self) -> int:
-        """How many images they were calibrated on."""
-        return len(self.scores)
 
     def with_miss(self, miss: float) -> PredictionSets:
         """The same sets at another miss rate: nothing has to be computed again."""

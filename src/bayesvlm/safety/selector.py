@@ -18,9 +18,8 @@ from bayesvlm.core.features import Features
 from bayesvlm.core.notebook import html_table
 from bayesvlm.core.printing import described
 from bayesvlm.prompts import ClassNames, Templates
-from bayesvlm.safety.basis import Basis, check_varied
+from bayesvlm.safety.basis import Basis, OfBasis, check_varied
 from bayesvlm.safety.calibrated import (
-    CalibratedFor,
     load_calibration,
     load_tensors,
     save_calibration,
@@ -55,7 +54,7 @@ class Selection:
 
 
 @dataclass(frozen=True, eq=False)
-class Selector:
+class Selector(OfBasis):
     """Answers the inputs it can answer at the chosen risk: called on inputs, it returns a `Selection`.
 
     What is promised: with probability `confidence` over the draw of the calibration images, at most `risk` of the
@@ -142,16 +141,6 @@ class Selector:
     def score(self) -> str:
         """Name of the score."""
         return str(self.basis.score)
-
-    @property
-    def predictive(self) -> Predictive:
-        """Whose probabilities decide the answer."""
-        return self.basis.predictive
-
-    @property
-    def calibrated_for(self) -> CalibratedFor:
-        """The model and the classes."""
-        return self.basis.calibrated_for
 
     def with_risk(self, risk: float) -> Selector:
         """The same selector at another risk: nothing has to be computed again."""
