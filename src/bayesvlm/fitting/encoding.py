@@ -84,9 +84,9 @@ class _Begun(Generic[Of]):
 class _Queue:
     """Batches on their way through both towers.
 
-    One thread hands a GPU its work: Python lets one thread run at a time, and two that launch hundreds of kernels each
-    mostly wait for one another (a fit took 1.4 times as long that way). Images, texts and copies of pixels have streams
-    of their own: they run beside one another, and what the text tower waits for is not the image tower.
+    One thread hands a GPU its work: Python lets one thread run at a time, and of two that launch hundreds of kernels
+    each waits for the other (a batch of texts took 32 ms beside images, 9 alone). Images, texts and copies of pixels
+    have streams of their own: they run beside one another, and what the text tower waits for is not the image tower.
     """
 
     def __init__(self, vlm: PlainVLM, stages: Stages) -> None:
