@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 
-from bayesvlm import BayesVLM, BayesVLMError, Features
+from bayesvlm import BayesVLM, BayesVLMError, Features, world
 from bayesvlm.core.curvature import infonce_curvature, sigmoid_curvature
 from bayesvlm.core.errors import BayesVLMWarning
 from bayesvlm.core.evidence import optimal_prior_precision
@@ -449,3 +452,56 @@ def test_fit_takes_single_pairs_and_generators(tmp_path: Path) -> None:
     torch.testing.assert_close(single, whole, rtol=1e-3, atol=1e-3 * float(whole.abs().max()))
     lazy = vlm.fit([((image for image in images), (colour for colour in colours))]).factors["image"].B
     torch.testing.assert_close(lazy, whole)
+
+
+@pytest.mark.parametrize("tower", ["image", "text"])
+def test_items_of_one_tower_share_its_draws(vlm: BayesVLM, draw: Draw, tower: Any) -> None:
+    vlm.fit([pairs(draw, 50)])
+    model = vlm.replace(covariance="full", lam={"image": 1e5, "text": 1e5})  # small variances: linearised they hold
+    x, y = (Features(draw(count, 10 if tower == "image" else 8)) for count in (4, 3))
+    both = Features(torch.cat([x.activations, y.activations]))
+    found = model.similarity(x, y, towers=(tower, tower))
+    unit = torch.nn.functional.normalize(embed(model, tower, both), dim=1)
+    torch.testing.assert_close(found.mean, unit[:4] @ unit[4:].T)
+    drawn = model.posterior[tower].drawn_embeddings(both, 20_000, torch.Generator().manual_seed(0))
+    drawn = torch.nn.functional.normalize(drawn, dim=2)
+    sampled = torch.einsum("snd,smd->snm", drawn[:, :4], drawn[:, 4:]).var(dim=0)
+    torch.testing.assert_close(found.variance, sampled, rtol=0.06, atol=0)  # six standard errors
+    for covariance in ("diagonal", "full"):
+        own = model.replace(covariance=covariance).similarity(x, x, towers=(tower, tower))
+        assert float(own.variance.diagonal().abs().max()) < 1e-12
+        assert float(own.interval()[0].diagonal().min()) > 1 - 1e-6
+
+
+def test_the_towers_of_a_similarity_are_seen_from_what_is_given(tmp_path: Path) -> None:
+    vlm = BayesVLM.from_pretrained("emoji-clip", device="cpu")
+    images, texts = world.load("openmoji-black").images[:3], ["grinning face", "a cat"]
+    files = [tmp_path / f"{place}.png" for place in range(3)]
+    for file, image in zip(files, images, strict=True):
+        file.write_bytes(image)
+    joint = vlm.similarity(images, images)
+    assert float(joint.variance.diagonal().max()) < 1e-12
+    opened = [Image.open(file) for file in files]
+    arrays = np.stack([np.asarray(image.convert("RGB").resize((32, 32))) for image in opened])
+    for others in (files, opened, tuple(files), np.array(files)):
+        torch.testing.assert_close(vlm.similarity(images, others).variance, joint.variance, rtol=1e-3, atol=1e-9)
+    assert vlm.similarity(images, arrays).mean.shape == (3, 3)
+    assert vlm.similarity(files[0], images[0]).mean.shape == (1, 1)
+    with_texts = vlm.similarity(images, texts)
+    for names in (tuple(texts), np.array(texts), np.array(texts, dtype=object), iter(texts)):
+        torch.testing.assert_close(vlm.similarity([str(file) for file in files], names).mean, with_texts.mean)
+    turned = vlm.similarity(texts, files, towers=("text", "image"))
+    torch.testing.assert_close(turned.mean, with_texts.mean.T)
+    torch.testing.assert_close(turned.variance, with_texts.variance.T)
+    words = vlm.similarity(texts, texts, towers=("text", "text"))
+    assert float(words.variance.diagonal().max()) < 1e-12 < float(words.variance[0, 1])
+
+
+def test_what_one_tower_cannot_say(vlm: BayesVLM, draw: Draw) -> None:
+    vlm.fit([pairs(draw, 50)])
+    images = pairs(draw, 3)[0]
+    for towers in (("image",), "image", ("image", "video"), 3):
+        with pytest.raises(BayesVLMError, match="name what both are"):
+            vlm.similarity(images, images, towers=towers)  # type: ignore[arg-type]
+    with pytest.raises(BayesVLMError, match="exact posterior has no covariance shape"):
+        vlm.replace(structure="exact").similarity(images, images, towers=("image", "image"))

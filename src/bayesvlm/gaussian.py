@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from bayesvlm.classes import class_names, warn_of_one_class
@@ -21,16 +24,20 @@ from bayesvlm.core.features import Features
 from bayesvlm.core.frozen import FrozenDict
 from bayesvlm.core.head import BayesHead
 from bayesvlm.core.joint import joint_logit_covariance
+from bayesvlm.core.linearised import Directed, same_tower_cosines
 from bayesvlm.core.posterior import Posterior
 from bayesvlm.core.prediction import Prediction
 from bayesvlm.core.settings import Settings
-from bayesvlm.images.decoding import as_inputs
+from bayesvlm.images.decoding import Readable, as_inputs
 from bayesvlm.plain import PlainVLM
 from bayesvlm.predicting import Method, check_method, predict, stream_predictions
 from bayesvlm.prompts import ClassNames, Templates
 
 if TYPE_CHECKING:
     from bayesvlm.serving.export import Exported
+
+_IMAGES = (Image.Image, os.PathLike, bytes, bytearray, memoryview, Readable, np.ndarray, Tensor, Mapping)
+"""What an image is given as, and a text is not."""
 
 
 class GaussianVLM(PlainVLM):
@@ -160,9 +167,42 @@ class GaussianVLM(PlainVLM):
         return ModelHead(self._changed(), texts, class_names(classes), templates)
 
     @torch.no_grad()
-    def similarity(self, inputs: Any, texts: Any, *, progress: bool | None = None) -> CosineMoments:
-        """Mean and variance of the cosine of every input with every text, and `.interval(0.95)`."""
-        return prob_cosine(self.embed_images(inputs, progress=progress), self.embed_texts(texts))
+    def similarity(
+        self,
+        inputs: Any,
+        texts: Any,
+        *,
+        towers: tuple[Tower, Tower] | None = None,
+        progress: bool | None = None,
+    ) -> CosineMoments:
+        """Mean and variance of the cosine of every input with every text (or image), and `.interval(0.95)`.
+
+        Images with texts by the moments of `prob_cosine`. Images with images share a draw of their projection, which
+        correlates them, and so do texts with texts: their variance is the joint one, linearised
+        (`bayesvlm.core.linearised`), and of a copy it is 0.
+
+        Args:
+            inputs: images, [N]; a str is a path.
+            texts: texts or images, [M]; a str is a text, an image is a `pathlib.Path`, PIL, bytes, an array or tensor.
+            towers: what both are, such as ("text", "text"); None: images first, and then what `texts` look like,
+                Features as texts.
+        """
+        first, second = _checked(("image", _tower_of(texts)) if towers is None else towers)
+        if first != second:
+            x, y = self._embedded(inputs, first, progress), self._embedded(texts, second, progress)
+            return prob_cosine(x, y)
+        distribution = self.posterior[first]
+        both = [self._features(given, first, progress) for given in (inputs, texts)]
+        left, right = (Directed(distribution.embed(of).mean, distribution.whitened(of)) for of in both)
+        return same_tower_cosines(left, right, distribution.shared_covariance().shape)
+
+    def _features(self, inputs: Any, tower: Tower, progress: bool | None) -> Features:
+        if tower == "image":
+            return self.image_features(inputs, progress=progress)
+        return self.text_features(inputs, progress=progress)
+
+    def _embedded(self, inputs: Any, tower: Tower, progress: bool | None) -> GaussianEmbeddings:
+        return self.posterior[tower].embed(self._features(inputs, tower, progress))
 
     @torch.no_grad()
     def joint_logit_covariance(
@@ -193,6 +233,21 @@ class GaussianVLM(PlainVLM):
     def embed_texts(self, inputs: Any) -> GaussianEmbeddings:
         """Gaussian embeddings of texts (or their Features)."""
         return self.posterior["text"].embed(self.text_features(inputs))
+
+
+def _tower_of(texts: Any) -> Tower:
+    """What stands where texts do in `similarity`: texts, but for what can only be images."""
+    if isinstance(texts, np.ndarray) and texts.dtype.kind in "OU":
+        texts = texts.ravel().tolist()
+    listed = isinstance(texts, Sequence) and not isinstance(texts, str | bytes | bytearray | Features)
+    first = texts[0] if listed and len(texts) else texts
+    return "image" if isinstance(first, _IMAGES) else "text"
+
+
+def _checked(towers: Any) -> tuple[Tower, Tower]:
+    if not isinstance(towers, tuple | list) or len(towers) != 2 or any(each not in TOWERS for each in towers):
+        raise BayesVLMError(f'towers={towers!r}; name what both are, such as ("image", "image") or ("text", "text").')
+    return towers[0], towers[1]
 
 
 class ModelHead(BayesHead):

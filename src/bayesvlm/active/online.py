@@ -34,7 +34,7 @@ from torch import Tensor
 from bayesvlm.active.contrast import ClassContrast
 from bayesvlm.core.distribution import EmbeddingDistribution
 from bayesvlm.core.draws import coloured, colouring_cost, standard_normal
-from bayesvlm.core.embeddings import GaussianEmbeddings, SharedCovarianceMap
+from bayesvlm.core.embeddings import GaussianEmbeddings, Shape, SharedCovarianceMap
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.evidence import Evidence
 from bayesvlm.core.factors import KroneckerFactors, Spectrum, spectrum, symmetric_root
@@ -150,9 +150,18 @@ class OnlineLaplace:
         """The same with the full covariance."""
         return self.posterior.marginals(features)
 
+    @property
+    def shape(self) -> Shape:
+        """R of the posterior as it is now."""
+        return self.posterior.shape
+
     def shared_covariance(self) -> SharedCovarianceMap:
         """phi -> a(x) R."""
         return self.posterior.shared_covariance()
+
+    def whitened(self, features: Features) -> Tensor:  # [N, p]
+        """At^-1/2 phi by the symmetric root of A as it is now; `whitened_inputs` takes a root that is sooner had."""
+        return self.posterior.whitened(features)
 
     def tensors(self) -> dict[str, Tensor]:
         """The factors' sums as they are now."""

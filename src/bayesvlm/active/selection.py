@@ -41,7 +41,9 @@ from bayesvlm.prompts import ClassNames, Templates
 from bayesvlm.vlm import BayesVLM
 
 Strategy = Literal["random", "targeted-random", "entropy", "targeted-entropy", "bald", "targeted-bald", "epig"]
+"""How items are chosen; `targeted` ones among the neighbours of the targets only."""
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
+"""The names of the strategies, in the order in which tables have them."""
 BLOCK = 2**26  # class probabilities under all draws that are held at once: 256 MiB in float32
 LEAST_CHOICE = 1.25  # candidates for every label, where the target is small: with twice as many it chooses worse
 MOST_CANDIDATES = 1000  # that EPIG considers by itself: farther from the target it chooses worse, and takes longer

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor
 
-from bayesvlm.core.embeddings import GaussianEmbeddings, SharedCovarianceMap
+from bayesvlm.core.embeddings import GaussianEmbeddings, Shape, SharedCovarianceMap
 from bayesvlm.core.features import Features
 from bayesvlm.core.settings import Settings
 
@@ -60,11 +60,28 @@ class EmbeddingDistribution(Drawn, Protocol):
             BayesVLMError: where there are no factors.
         """
 
+    @property
+    def shape(self) -> Shape:
+        """R, where all inputs have covariances a(x) R.
+
+        Raises:
+            BayesVLMError: where they do not.
+        """
+
     def shared_covariance(self) -> SharedCovarianceMap:
         """The map from an input to its covariance a(x) R, where all inputs share R.
 
         Raises:
             BayesVLMError: where they do not.
+        """
+
+    def whitened(self, features: Features) -> Tensor:  # [N, p]
+        """At^-1/2 phi: what two inputs share, k_ij = w_i . w_j with Cov[g_i, g_j] = k_ij R, and a(x) = |w|^2.
+
+        By the symmetric root, so that rows written on one machine go with rows computed on another.
+
+        Raises:
+            BayesVLMError: where inputs share no covariance shape.
         """
 
     def under(self, settings: Settings, lam: float | None) -> EmbeddingDistribution:

@@ -77,6 +77,10 @@ class InvertedPosterior:
         """phi -> a(x) R."""
         return SharedCovarianceMap(self.root, self.shape)
 
+    def whitened(self, features: Features) -> Tensor:  # [N, p]
+        """At^-1/2 phi, by the symmetric root."""
+        return self._rooted(features)
+
     def tensors(self) -> dict[str, Tensor]:
         """The inverses."""
         return {"A_inverse": self.A_inverse, "B_diagonal": self.B_diagonal}

@@ -126,6 +126,11 @@ class Posterior:
         """phi -> a(x) R. Damped only."""
         return SharedCovarianceMap(self.root, self.shape)
 
+    def whitened(self, features: Features) -> Tensor:  # [N, p]
+        """At^-1/2 phi, by the symmetric root. Damped only."""
+        _ = self.shape  # refuses what is exact
+        return self.projection.inputs(features) @ self._A_root
+
     def rotated_inputs(self, features: Features) -> Tensor:  # [N, p]
         """phi in the eigenbasis of A."""
         return self.projection.inputs(features) @ self._cast(self._U_A)

@@ -9,12 +9,14 @@ import torch
 from torch import Tensor
 
 from bayesvlm.core.draws import standard_normal
-from bayesvlm.core.embeddings import GaussianEmbeddings, SharedCovarianceMap
+from bayesvlm.core.embeddings import GaussianEmbeddings, Shape, SharedCovarianceMap
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.features import Features
 from bayesvlm.core.posterior import Posterior
 from bayesvlm.core.printing import described
 from bayesvlm.core.settings import Settings
+
+_NONE_SHARED = "This model predicts a variance for every input, so no covariance is shared; use classify."
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,9 +43,21 @@ class PredictedVariance:
         """Itself: there is nothing to choose."""
         return self
 
-    def shared_covariance(self) -> SharedCovarianceMap:
+    @property
+    def shape(self) -> Shape:
         """Not to be had: every input has a covariance of its own."""
-        raise BayesVLMError("This model predicts a variance for every input, so no covariance is shared; use classify.")
+        raise BayesVLMError(_NONE_SHARED)
+
+    def shared_covariance(self) -> SharedCovarianceMap:
+        """Not to be had either."""
+        raise BayesVLMError(_NONE_SHARED)
+
+    def whitened(self, features: Features) -> Tensor:
+        """Not to be had: no projection is shared either."""
+        raise BayesVLMError(
+            "This model predicts a variance for every input, which says nothing of how two inputs of one tower depend; "
+            "compare images with texts."
+        )
 
     def tensors(self) -> dict[str, Tensor]:
         """None: the variances come with the features."""
