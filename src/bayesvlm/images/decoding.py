@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from io import BytesIO, TextIOBase
@@ -28,6 +28,7 @@ class Readable(Protocol):
 
 
 ImageLike = Image.Image | str | os.PathLike[str] | bytes | memoryview | Readable | NDArray[Any] | torch.Tensor
+"""One image: opened, by its path, as the bytes of its file, as an open file, or as pixels."""
 
 ImageInputs = ImageLike | Mapping[str, Any] | Iterable[Any]
 """One image or many; a mapping holds the pixel values that an image processor made."""
@@ -183,8 +184,27 @@ def read_stream(stream: Readable, label: str = "the image") -> bytes:
 
 
 def _from_file(file: Any, label: str, resizing: Resizing | None) -> Image.Image:
+    with open_file(file, label) as opened:
+        stored = opened.size
+        if resizing is not None:
+            resizing.draft(opened)
+        with room(_bytes_to_decode(opened, stored)):
+            return _fitted(_from_pil(opened, label), label, resizing, stored)
+
+
+def open_file(file: Any, label: str, formats: Sequence[str] | None = None) -> Image.Image:
+    """Open an image file without decoding it, so that its size can be looked at first.
+
+    Args:
+        file: a path, or an open file.
+        label: what to call it in an error.
+        formats: Pillow's names of those to try; None: all. Each is a decoder that a stranger's file may reach.
+
+    Raises:
+        BayesVLMError: for what is no image of these formats, or would decode to more pixels than is safe.
+    """
     try:
-        opened = _opened(file)
+        return _opened(file, formats)
     except Image.DecompressionBombError as error:
         raise BayesVLMError(
             f"{label} is refused: it would decode to more pixels than is safe ({error}); resize it first, or raise "
@@ -198,12 +218,11 @@ def _from_file(file: Any, label: str, resizing: Resizing | None) -> Image.Image:
         raise BayesVLMError(
             f"{label} is not an image that Pillow can read ({first_line(error)}); convert it to PNG or JPEG."
         ) from error
-    with opened:
-        stored = opened.size
-        if resizing is not None:
-            resizing.draft(opened)
-        with _decoding.hold(_bytes_to_decode(opened, stored)):
-            return _fitted(_from_pil(opened, label), label, resizing, stored)
+
+
+def room(amount: int) -> AbstractContextManager[None]:
+    """Have so many bytes to decode in, once others gave back theirs."""
+    return _decoding.hold(amount)
 
 
 def share_allowance(allowance: Allowance) -> None:
@@ -212,13 +231,21 @@ def share_allowance(allowance: Allowance) -> None:
     _decoding = allowance
 
 
-def _opened(file: Any) -> Image.Image:
+def _opened(file: Any, formats: Sequence[str] | None) -> Image.Image:
     try:
-        return Image.open(file)
+        return Image.open(file, formats=_known(formats))
     except UnidentifiedImageError:
         if not _reads_heif():
             raise
-        return Image.open(file)
+        return Image.open(file, formats=_known(formats))
+
+
+def _known(formats: Sequence[str] | None) -> list[str] | None:
+    """Those that this Pillow has a decoder for; it stumbles over others."""
+    if formats is None:
+        return None
+    Image.init()
+    return [name for name in formats if name in Image.OPEN]
 
 
 def _is_heif(file: Any) -> bool:

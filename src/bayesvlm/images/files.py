@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -26,6 +28,7 @@ _OTHERS = frozenset({
     ".x3f", ".xcf",
 })  # fmt: skip
 """Of images that it does not read, or not without other programs: of cameras, of drawing programs, JPEG XL."""
+_ESCAPED = re.compile(rb"\\x([89a-f][0-9a-f])")
 _AHEAD = 8  # images that may be decoded ahead of who takes them
 _BATCH_BYTES = 128 * 2**20  # of decoded images in a batch
 
@@ -64,25 +67,77 @@ def find_images(folder: Path, skipped: SkippedImages | None = None) -> list[Path
 
     Args:
         folder: where to look.
-        skipped: where images of a kind that cannot be read are noted, and links that lead nowhere or to a folder.
+        skipped: where images of a kind that cannot be read are noted, links that lead nowhere or to a folder, and
+            folders that cannot be listed.
     """
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # `Path.is_dir` would raise where a disk does not answer
         raise BayesVLMError(f"{folder} is not a folder; give one with image files in it.")
     found = []
-    for path in sorted(folder.rglob("*")):
-        if any(part.startswith(".") for part in path.relative_to(folder).parts):
-            continue
-        why = _why_not(path)
+    for path in _listed(folder, skipped):
+        try:
+            why = _why_not(path)
+            wanted = why is None and path.suffix.lower() in SUFFIXES and path.is_file()
+        except OSError as error:
+            why, wanted = _unseen(path, error), False
         if why is not None and skipped is not None:
             skipped.leave_out(path, why)
-        elif why is None and path.suffix.lower() in SUFFIXES and path.is_file():
+        elif wanted:
             found.append(path)
     return found
+
+
+def _listed(folder: Path, skipped: SkippedImages | None) -> list[Path]:
+    """All that lies below a folder, sorted, without what is hidden; folders that cannot be listed are noted."""
+
+    def note(error: OSError) -> None:
+        if skipped is not None:
+            skipped.close(Path(error.filename or folder), f"cannot be listed ({error.strerror or error})")
+
+    found = []
+    for place, folders, files in os.walk(folder, onerror=note):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [Path(place, name) for name in (*folders, *files) if not name.startswith(".")]
+    return sorted(found)
+
+
+def _unseen(path: Path, error: OSError) -> str | None:
+    """What to say of an image that the operating system says nothing of; nothing of what is none by its name."""
+    if path.suffix.lower() not in SUFFIXES | _OTHERS:
+        return None
+    return f"cannot be looked at ({error.strerror or error}); check its disk and who may read it."
 
 
 def find_all_images(given: Iterable[Path], skipped: SkippedImages) -> list[Path]:
     """The files that are given, and the images in the folders that are; what else lies there is noted as skipped."""
     return [path for place in given for path in (find_images(place, skipped) if place.is_dir() else [place])]
+
+
+def shown_path(path: Path) -> str:
+    r"""A path as text that any file can hold: bytes of its name that are no UTF-8 as backslashes and digits.
+
+    >>> print(shown_path(Path(os.fsdecode(b"photos/\xff.png"))))
+    photos/\xff.png
+    """
+    return str(path).encode(errors="surrogateescape").decode(errors="backslashreplace")
+
+
+def path_shown(text: str) -> Path:
+    """The path that `shown_path` wrote so: what is there under these letters, else under the bytes they stand for."""
+    path = Path(text)
+    raw = os.fsencode(text)
+    if os.path.lexists(path) or not _ESCAPED.search(raw):
+        return path
+    raw = _ESCAPED.sub(lambda found: bytes([int(found[1], 16)]), raw)
+    other = Path(os.fsdecode(raw))
+    return other if os.path.lexists(other) else path
+
+
+def names_a_file(text: str) -> bool:
+    """Whether there is a file under these words, which may be no path at all."""
+    try:
+        return Path(text).is_file()
+    except (OSError, ValueError):  # longer than a name may be, or with a zero in it
+        return False
 
 
 def dangling(path: Path) -> bool:
@@ -116,12 +171,14 @@ class SkippedImages:
         reasons: by name, why it was skipped.
         unlisted: of these names, those of files that were left out when a folder was listed.
         more: how many others were skipped, that are not remembered by name.
+        closed: of these names, those of folders that could not be listed: who knows what is in them.
     """
 
     strict: bool = False
     reasons: dict[str, str] = field(default_factory=dict)
     unlisted: set[str] = field(default_factory=set)
     more: int = 0
+    closed: set[str] = field(default_factory=set)
 
     def decode(self, items: Iterable[Item], read: Callable[[Item], Result]) -> Iterator[tuple[Item, Result | None]]:
         """Every item with what `read` makes of it, in order; None where it cannot be read, which is noted.
@@ -148,6 +205,11 @@ class SkippedImages:
         """Remember a file of a folder that is not listed, and why; with `strict`, raise it."""
         self.note(str(path), BayesVLMError(f"{path} {why}"))
         self.unlisted.add(str(path))
+
+    def close(self, folder: Path, why: str) -> None:
+        """Remember a folder that cannot be listed, and why; with `strict`, raise it."""
+        self.note(str(folder), BayesVLMError(f"{folder} {why}; check its disk and who may read it."))
+        self.closed.add(str(folder))
 
     def __len__(self) -> int:
         return len(self.reasons) + self.more
