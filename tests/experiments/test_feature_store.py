@@ -288,6 +288,25 @@ def encoded(vlm: BayesVLM, pairs: PairFolder, distortion: Distortion | None = No
     ]
 
 
+def test_interrupted_texts_go_on(vlm: BayesVLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feature_store, "_PART", 3)
+    prompts, seen = [f"caption {number}" for number in range(8)], []
+    honest = vlm.encoder("texts").encode_texts
+
+    def watched(texts: list[str], **options: Any) -> object:
+        seen.append(texts)
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+        return honest(texts, **options)
+
+    monkeypatch.setattr(type(vlm.adapter), "encode_texts", lambda _, texts, **options: watched(texts, **options))
+    with pytest.raises(KeyboardInterrupt):
+        FeatureStore(vlm, FeatureCache(tmp_path / "cache")).texts(prompts)
+    found = FeatureStore(vlm, FeatureCache(tmp_path / "cache")).texts(prompts)
+    assert seen == [prompts[:3], prompts[3:6], prompts[6:], prompts[6:]]
+    torch.testing.assert_close(found.activations, honest(prompts, progress=False).activations, atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize("cached", [True, False])
 @pytest.mark.parametrize("distortion", [None, Distortion("greyscale", 1.0), Distortion("blur", 20)])
 def test_pairs_are_the_model_s_own(

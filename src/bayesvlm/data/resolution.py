@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Literal, get_args, overload
 
 from bayesvlm.core.errors import check_choice
+from bayesvlm.data.captions.finding import find_caption_set
+from bayesvlm.data.captions.source import CaptionSource
 from bayesvlm.data.labelled.finding import find_labelled
 from bayesvlm.data.labelled.source import LabelledSource
 from bayesvlm.data.names import DataName, data_root
@@ -43,9 +45,18 @@ def resolve(
 ) -> ImageSource: ...
 
 
+@overload
+def resolve(
+    name: str | Path,
+    kind: Literal["captions"],
+    root: str | Path | None = ...,
+    split: str | None = ...,
+) -> CaptionSource: ...
+
+
 def resolve(
     name: str | Path, kind: Kind = "labelled", root: str | Path | None = None, split: str | None = None
-) -> LabelledSource | PairSource | ImageSource:
+) -> LabelledSource | PairSource | ImageSource | CaptionSource:
     """What a name stands for, where that is, how large it is, and whether it is here; `.open()` makes a set of it.
 
     Nothing is fetched and no image is read. A name that stands for nothing, or for what is not here, is answered as
@@ -56,13 +67,16 @@ def resolve(
     ('in bayesvlm-world', True, 1530)
     >>> resolve("train+validation", kind="pairs").open().size
     6701
+    >>> len(resolve("openmoji-black+openmoji-colour", kind="captions").open().texts)
+    1531
 
     Args:
         name: a split of the embedded world (`openmoji-black`); a known set (`food101`, `eval --list` shows them); a
             folder; OWNER/NAME of the Hub; `datasets:OWNER/NAME`; a folder below `root`; each with `:SPLIT` where it has
-            splits. `find_labelled`, `find_pairs` and `find_images` say the order, and what else they take.
-        kind: labelled images to measure on, image-text pairs to fit on, or images whose labels are not asked for, such
-            as a set of unknown things (`inaturalist`, `textures`).
+            splits. `find_labelled`, `find_pairs`, `find_images` and `find_caption_set` say the order, and what
+            else they take.
+        kind: labelled images to measure on, image-text pairs to fit on, images whose labels are not asked for, such
+            as a set of unknown things (`inaturalist`, `textures`), or captions: images and the texts that ask for them.
         root: the folder of the data sets; None takes $BAYESVLM_DATA, or ./data where that is not set.
         split: the same as NAME:SPLIT.
 
@@ -73,4 +87,6 @@ def resolve(
     found = DataName.parse(name, split)
     if kind == "pairs":
         return find_pairs(found, data_root(root))
+    if kind == "captions":
+        return find_caption_set(found, data_root(root))
     return find_images(found, data_root(root)) if kind == "images" else find_labelled(found, data_root(root))

@@ -12,7 +12,7 @@ from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.data.names import DataName, own_path
 from bayesvlm.embedded import SPLITS, world
 
-Kind = Literal["labelled", "pairs", "images"]
+Kind = Literal["labelled", "pairs", "images", "captions"]
 
 NOT_HERE = "not here"
 IN_WORLD = "in bayesvlm-world"
@@ -24,7 +24,7 @@ class Source:
     """What a name stands for, found without the network and without reading an image; `open` makes a set of it.
 
     Attributes:
-        kind: "labelled", "pairs" or "images".
+        kind: "labelled", "pairs", "images" or "captions".
         name: as it was asked for.
         split: the split that was asked for, by NAME:SPLIT or beside it; None takes the usual one.
         where: the folder or file it is in, "in bayesvlm-world", "would be fetched from the Hub: OWNER/NAME", or

@@ -28,6 +28,17 @@ from bayesvlm.evaluation.ranking import (
     paired_bootstrap,
     rank_interval,
 )
+from bayesvlm.evaluation.relevance import HeldOut, Relevance, hold_out
+from bayesvlm.evaluation.retrieval import (
+    AreaDifference,
+    Detection,
+    Doubted,
+    Ranked,
+    compare_areas,
+    detection,
+    flat_cut_off,
+    risk_coverage_area,
+)
 from bayesvlm.evaluation.selective import (
     RiskCoverage,
     augrc,
@@ -45,11 +56,17 @@ from bayesvlm.evaluation.voting import Vote, vote
 
 __all__ = [
     "ICPE",
+    "AreaDifference",
     "DeLong",
+    "Detection",
+    "Doubted",
     "Estimate",
+    "HeldOut",
     "Outcomes",
     "PairedBootstrap",
     "PairedTest",
+    "Ranked",
+    "Relevance",
     "Reliability",
     "RiskCoverage",
     "Temperature",
@@ -65,12 +82,16 @@ __all__ = [
     "balanced_accuracy",
     "bootstrap_interval",
     "brier",
+    "compare_areas",
     "coverage_at_risk",
     "delong",
+    "detection",
     "e_aurc",
     "ece",
     "fit_temperature",
+    "flat_cut_off",
     "fpr95",
+    "hold_out",
     "nlpd",
     "not_worse_than_best",
     "outcomes_interval",
@@ -80,5 +101,6 @@ __all__ = [
     "rank_interval",
     "reliability",
     "risk_coverage",
+    "risk_coverage_area",
     "vote",
 ]

@@ -15,6 +15,7 @@ import transformers
 from PIL import Image
 from torch import Tensor
 
+from bayesvlm.core.blocks import row_blocks
 from bayesvlm.core.errors import BayesVLMError, check_count
 from bayesvlm.core.estimation import Tower
 from bayesvlm.core.features import Features
@@ -165,9 +166,14 @@ class FeatureStore:
         key = {**self.identity, "prompts": list(prompts)}
 
         def parts(start: int) -> Iterator[Part]:
-            yield Part(_tensors(self.adapter.encode_texts(list(prompts)[start:], progress=False)), {}, len(prompts))
+            left = list(prompts)[start:]
+            with progress_bar("Encoding texts", total=len(left), unit="texts") as advance:
+                for rows in row_blocks(max(len(left), 1), 1, _PART):
+                    block = left[rows]
+                    yield Part(_tensors(self.adapter.encode_texts(block, progress=False)), {}, len(block))
+                    advance(len(block))
 
-        return _features(self._collect(key, parts).tensors)
+        return _features(self._collect(key, parts, _PART).tensors)
 
     def classes(self, asked: ClassPrompts) -> Features:  # [C]
         """Features of classes, of all prompts of each as one row."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +12,11 @@ from torch import Tensor
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.data.labelled.samples import LabelledSet, Sample
 from bayesvlm.images.decoding import ImageLike, to_rgb
+from bayesvlm.images.files import names_a_file, path_shown
+from bayesvlm.retrieval.hits import Hits
+from bayesvlm.retrieval.places import SOURCE, pictures_of_set
+
+_SIDE = 256  # pixels of an image that is kept to be shown small
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,54 @@ def of_files(paths: Sequence[Path], scores: Sequence[float], labels: Sequence[st
         image = _read(path, str(path))
         if image is not None:
             found.append(Thumbnail(image, path.name, label, score))
+    return found
+
+
+def of_hits(searches: Iterable[Hits], root: Path | None = None) -> dict[str, Image.Image]:
+    """The images that searches found, small, by their ids; those that are not here any more are left out.
+
+    Args:
+        searches: what each query found.
+        root: the folder of the data sets that images may have come from.
+    """
+    rows: list[tuple[str, str | None, str | None]] = []
+    for hits in searches:
+        sources = hits.columns.get(SOURCE, [None] * len(hits))
+        rows += zip(hits.ids, hits.paths, sources, strict=True)
+    return of_pictures(rows, root)
+
+
+def of_pictures(rows: Iterable[tuple[str, str | None, str | None]], root: Path | None = None) -> dict[str, Image.Image]:
+    """Images by their names, small; those that are not here any more are left out.
+
+    Args:
+        rows: of each its name, the path of its file, and the place that it is of.
+        root: the folder of the data sets.
+    """
+    files: dict[str, ImageLike] = {}
+    of_sets: dict[str, list[str]] = {}
+    for name, path, source in rows:
+        if path is not None:
+            files[name] = path_shown(path)
+        elif source is not None:
+            of_sets.setdefault(source, []).append(name)
+    for source, names in of_sets.items():
+        files |= pictures_of_set(source, names, root)
+    found = ((name, _small(image, name)) for name, image in files.items())
+    return {name: image for name, image in found if image is not None}
+
+
+def of_queries(searches: Iterable[Hits]) -> dict[str, Image.Image]:
+    """The images among the queries, small, by what the query is called."""
+    names = {hits.query for hits in searches}
+    found = {name: _small(Path(name), name) for name in names if names_a_file(name)}
+    return {name: image for name, image in found.items() if image is not None}
+
+
+def _small(image: ImageLike, name: str) -> Image.Image | None:
+    found = _read(image, name)
+    if found is not None:
+        found.thumbnail((_SIDE, _SIDE), Image.Resampling.LANCZOS)
     return found
 
 

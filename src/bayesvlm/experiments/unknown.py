@@ -14,7 +14,6 @@ from torch import Tensor
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.features import Features
 from bayesvlm.data.labelled.samples import LabelledSet
-from bayesvlm.data.labelled.templates import chosen_templates, set_prompts
 from bayesvlm.evaluation import ICPE
 from bayesvlm.experiments.answer_sets import AnswerSets, Labelled, measure_sets
 from bayesvlm.experiments.failures import Failures, Ranking
@@ -103,7 +102,7 @@ class Unknown:
         kinds: dict[str, Kind] = {known.name: "familiar"}
         kinds |= dict.fromkeys([data.name for data in shifted], "shifted")
         kinds |= dict.fromkeys([data.name for data in outside], "unknown")
-        classes = self.encoder.classes(set_prompts(known, self.ready.templates))
+        classes = self.encoder.classes(self.ready.prompts(known))
         negatives = self._negatives(known, classes)
         asked = scores_of(self.vlm, *self.temperatures, negatives=negatives is not None)
         scores = {}
@@ -132,7 +131,7 @@ class Unknown:
         fresh[rows] = False
         tests = {known.name: Labelled(familiar.features[fresh.nonzero()[:, 0]], familiar.labels[fresh])}
         tests |= {data.name: Labelled(found[data.name].features, found[data.name].labels) for data in shifted}
-        classes = self.encoder.classes(set_prompts(known, self.ready.templates))
+        classes = self.encoder.classes(self.ready.prompts(known))
         calibration = Labelled(familiar.features[rows], familiar.labels[rows])
         return measure_sets(self.vlm, classes, self.predictives, calibration, tests, self.miss)
 
@@ -151,7 +150,7 @@ class Unknown:
         }
         left_out = dict(result.facts["left_out"])
         encoded = self.encoder.images(data)
-        classes = self.encoder.classes(set_prompts(data, self.ready.templates))
+        classes = self.encoder.classes(self.ready.prompts(data))
         if "Bayes" in rankings:
             correct = rankings["Bayes"].correct
             made = familiarities(self.vlm, encoded.features, classes, ["entropy", "epistemic"])
@@ -210,7 +209,7 @@ class Unknown:
                 f"{len(among)} of the negatives are among the classes of {known.name}, such as {among[0]!r}; leave "
                 "them out."
             )
-        prompts = ClassPrompts.of(self.negatives, chosen_templates(known, self.ready.templates))
+        prompts = ClassPrompts.of(self.negatives, self.ready.templates_of(known))
         found = Negatives(self.encoder.classes(prompts), prompts)
         found.check_apart(self.vlm, classes)
         return found.texts

@@ -32,7 +32,8 @@ from bayesvlm.evaluation import Outcomes, not_worse_than_best
 from bayesvlm.experiments.feature_store import FeatureStore
 from bayesvlm.experiments.methods import PREDICTED, SINGLE, TEMPERED, VOTING, Methods, check_suits, losses
 from bayesvlm.experiments.scoring import Scores
-from bayesvlm.prompts import check_templates
+from bayesvlm.pretrained import own_templates
+from bayesvlm.prompts import ClassPrompts, Template, check_templates
 from bayesvlm.vlm import BayesVLM
 
 SCHEMA = 1
@@ -224,8 +225,16 @@ class ZeroShot:
         if self.validation is None:
             return Methods(self.vlm, None, self.keep)
         found = self.encoder.images(self.validation)
-        classes = self.encoder.classes(set_prompts(self.validation, self.templates))
+        classes = self.encoder.classes(self.prompts(self.validation))
         return Methods.tuned(self.vlm, found.features, found.labels, classes, self.keep)
+
+    def templates_of(self, data: LabelledSet) -> list[Template]:
+        """The prompts that a set's classes are asked with: as was said, else its own, else the model's."""
+        return chosen_templates(data, self.templates, own_templates(self.vlm))
+
+    def prompts(self, data: LabelledSet) -> ClassPrompts:
+        """A set's classes in those prompts."""
+        return set_prompts(data, self.templates, own_templates(self.vlm))
 
     def inputs(self, data: LabelledSet) -> dict[str, Any]:
         """What a result on this set will depend on: two runs with equal inputs give equal results."""
@@ -250,7 +259,7 @@ class ZeroShot:
         methods = self.ready
         found = self.encoder.images(data)
         views = None if self.views is None else self.encoder.images(data, self.views)
-        asked = set_prompts(data, self.templates)
+        asked = self.prompts(data)
         classes = self.encoder.classes(asked)
         encoded = time.perf_counter()
         scores = methods.scores(found.features, found.labels, classes, self.methods, views.features if views else None)
@@ -269,7 +278,7 @@ class ZeroShot:
         return Result(inputs, facts, scores)
 
     def _named(self, data: LabelledSet) -> dict[str, Any]:
-        used = chosen_templates(data, self.templates)
+        used = self.templates_of(data)
         prompts = {"template": used[0]} if len(used) == 1 else {"templates": used}
         return {"name": data.name, "fingerprint": self.encoder.fingerprint(data), **prompts}
 

@@ -408,7 +408,24 @@ def test_a_folder_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").mkdir()
     refused("There is no folder 'data/mine', and as a Hub data set it is not in the local cache", "data/mine")
-    refused(r"'\./data/mine' is neither a known data set", "./data/mine")
+    refused(r"There is no folder '\./data/mine'; check the path", "./data/mine")
+    (tmp_path / "data/mime").mkdir()
+    refused("There is no folder 'data/mine', and as a Hub data set it .*; did you mean 'data/mime/'", "data/mine")
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("photoz/", "photos/"), ("photoz", "photos/"), ("./photoz", "./photos/"), ("photos/hoilday/", "photos/holiday/")],
+)
+def test_a_folder_that_is_misspelt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, near: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos/holiday").mkdir(parents=True)
+    refused(f"^There is no folder {name!r}; did you mean {near!r}\\?$", name)
+    with pytest.raises(BayesVLMError, match=rf"^There is no folder {name!r}; did you mean {near!r}\?$"):
+        resolve(name, kind="images").open()
+    refused("^There is no folder 'scans/'; check the path", "scans/")
+    (tmp_path / "cifar-100").mkdir()
+    refused("did you mean cifar10", "CIFAR-10")
 
 
 # Names ----------------------------------------------------------------------------------------------------------------
@@ -423,7 +440,10 @@ def test_near_names_are_suggested(root: Path, name: str, near: str) -> None:
 
 
 def test_a_name_like_no_other_lists_them_all(root: Path) -> None:
-    refused(r"'xyzzy' is neither a known data set \(flowers102, .*, cub\), nor a folder", "xyzzy")
+    refused(
+        r"'xyzzy' is neither a known data set \(flowers102, .*, cub\), nor one of .* \(train, .*\), nor a folder",
+        "xyzzy",
+    )
 
 
 def test_two_splits_at_once(root: Path) -> None:

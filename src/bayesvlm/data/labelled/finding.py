@@ -17,10 +17,12 @@ from bayesvlm.data.labelled.listed import ListedImages
 from bayesvlm.data.labelled.registry import find_known
 from bayesvlm.data.labelled.samples import LabelledSet
 from bayesvlm.data.labelled.source import LabelledSource
-from bayesvlm.data.names import ADDRESSED, DataName
+from bayesvlm.data.names import ADDRESSED, DataName, own_path
 from bayesvlm.data.sources import embedded_splits
 from bayesvlm.data.tables import is_saved_dataset
 from bayesvlm.embedded import SPLITS, world
+
+_NEAR = 0.75  # how alike two names are, by difflib, where one is taken for a misspelling of the other
 
 
 def find_labelled(name: DataName, root: Path) -> LabelledSource:
@@ -95,8 +97,10 @@ def _open_hub(repo: str, split: str, *, templates: tuple[str, ...] | None, stric
         folder = fetch_shards(repo, split)
     except NotOnHubError as error:
         if Path(repo).parent.is_dir():  # more likely a folder misspelt
+            near = near_folder(repo)
+            advice = "check the path." if near is None else f"did you mean {near!r}?"
             raise BayesVLMError(
-                f"There is no folder {repo!r}, and as a Hub data set it {error.reason}; check the path."
+                f"There is no folder {repo!r}, and as a Hub data set it {error.reason}; {advice}"
             ) from error
         raise
     return open_shards(folder, split, name=called(repo, split), templates=templates, strict=strict)
@@ -118,15 +122,33 @@ def _unknown(name: DataName) -> str:
     """What is wrong with a name that stands for nothing."""
     if name.is_address:
         return ADDRESSED.format(name=name.given)
-    if near := difflib.get_close_matches(name.base, SPLITS, n=1):
-        return f"There is no set {name.given!r}; did you mean {near[0]!r}, of the embedded world?"
+    bare, folder = name.base.rstrip("/"), near_folder(name.base)
     if any(sign in name.base for sign in "*?{"):
         return f"{name.given!r} matches nothing here; labelled images are named by their folder, not by a pattern."
-    if near := difflib.get_close_matches(name.base.lower().rstrip("/"), KNOWN, n=3, cutoff=0.5):
+    path = bare != name.base or name.base.startswith((".", "/", "~"))
+    if path and bare not in SPLITS and bare.lower() not in KNOWN:
+        advice = "check the path." if folder is None else f"did you mean {folder!r}?"
+        return f"There is no folder {name.base!r}; {advice}"
+    if near := difflib.get_close_matches(name.base, SPLITS, n=1):
+        return f"There is no set {name.given!r}; did you mean {near[0]!r}, of the embedded world?"
+    if folder is not None and not difflib.get_close_matches(bare.lower(), KNOWN, n=1, cutoff=_NEAR):
+        return f"There is no folder {name.base!r}; did you mean {folder!r}?"
+    if near := difflib.get_close_matches(bare.lower(), KNOWN, n=3, cutoff=0.5):
         return (
             f"{name.base!r} is neither a known data set, nor a folder, nor a Hub id; did you mean {' or '.join(near)}?"
         )
     return (
-        f"{name.base!r} is neither a known data set ({', '.join(KNOWN)}), nor a folder, nor a Hub id like "
-        "'owner/name'; give one of these."
+        f"{name.base!r} is neither a known data set ({', '.join(KNOWN)}), nor one of the embedded world "
+        f"({', '.join(SPLITS)}), nor a folder, nor a Hub id like 'owner/name'; give one of these."
     )
+
+
+def near_folder(name: str) -> str | None:
+    """The folder beside a name that stands for nothing which is called most like it, as it would be typed."""
+    head, sep, tail = name.rstrip("/").rpartition("/")
+    try:
+        beside = [each.name for each in own_path(head + sep or ".").iterdir() if each.is_dir()]
+    except OSError:
+        return None
+    near = difflib.get_close_matches(tail, beside, n=1, cutoff=_NEAR) if tail else []
+    return f"{head}{sep}{near[0]}/" if near else None

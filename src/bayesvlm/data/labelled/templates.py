@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.data.labelled.folders import TEMPLATES
 from bayesvlm.data.labelled.renamed import synonyms_of
 from bayesvlm.data.labelled.samples import LabelledSet
 from bayesvlm.prompts import ClassPrompts, Template, Templates, check_templates
@@ -19,21 +20,26 @@ ALL: Final = "all"
 """In the place of templates: every one that a set has."""
 
 
-def chosen_templates(data: LabelledSet, templates: Templates | None = None) -> list[Template]:
+def chosen_templates(
+    data: LabelledSet, templates: Templates | None = None, own: Sequence[Template] | None = None
+) -> list[Template]:
     """The templates that are used of a set, each once.
 
     Args:
         templates: None takes the set's first, which is what the paper does; "all", every one it has; or others, given
             as for `BayesVLM.classify`.
+        own: of the model, for sets that were not published with any, such as folders; None: the paper's for those, too.
     """
     if templates is None:
-        return [data.templates[0]]
+        return [data.templates[0]] if own is None or data.templates is not TEMPLATES else list(own)
     return list(dict.fromkeys(data.templates)) if templates == ALL else check_templates(templates)
 
 
-def set_prompts(data: LabelledSet, templates: Templates | None = None) -> ClassPrompts:
+def set_prompts(
+    data: LabelledSet, templates: Templates | None = None, own: Sequence[Template] | None = None
+) -> ClassPrompts:
     """The prompts of a set's classes; arguments as for `chosen_templates`."""
-    return ClassPrompts.filled(data.classes, synonyms_of(data), chosen_templates(data, templates))
+    return ClassPrompts.filled(data.classes, synonyms_of(data), chosen_templates(data, templates, own))
 
 
 def shown_templates(templates: Sequence[Template]) -> str:

@@ -44,6 +44,7 @@ def read_captions_file(
     skipped: SkippedImages,
     *,
     split: str | None = None,
+    usual_split: str | None = None,
     image_column: str | None = None,
     text_column: str | None = None,
 ) -> list[tuple[Path, str]]:
@@ -53,7 +54,8 @@ def read_captions_file(
         file: csv, tsv, jsonl or json.
         folder: where the images are.
         skipped: where entries without a caption, or without an image, are noted.
-        split: of Karpathy's json, the images to take; None takes all.
+        split: of Karpathy's json, the images to take; None takes all,
+        usual_split: or those of this one, where there are some.
         image_column, text_column: of a table; None looks for one with a usual name.
     """
     if not file.is_file():
@@ -64,7 +66,7 @@ def read_captions_file(
         raise BayesVLMError(f"The captions file {file} is a {kind}; use csv, tsv or jsonl, or the json of COCO.")
     if suffix == ".json":
         refuse_choices(file, "json", image_column=image_column, text_column=text_column)
-        pairs = list(_json_pairs(file, folder, split, skipped))
+        pairs = list(_json_pairs(file, folder, split, usual_split, skipped))
     else:
         refuse_choices(file, "a table", split=split)
         pairs = list(_table_pairs(file, folder, image_column, text_column, skipped))
@@ -100,7 +102,9 @@ def _table_pairs(
 # COCO and Karpathy ---------------------------------------------------------------------------------------------------
 
 
-def _json_pairs(file: Path, folder: Path, split: str | None, skipped: SkippedImages) -> Iterator[tuple[Path, str]]:
+def _json_pairs(
+    file: Path, folder: Path, split: str | None, usual_split: str | None, skipped: SkippedImages
+) -> Iterator[tuple[Path, str]]:
     text = read_text(file)
     try:
         content = json.loads(text)
@@ -113,7 +117,7 @@ def _json_pairs(file: Path, folder: Path, split: str | None, skipped: SkippedIma
         refuse_choices(file, "a file of COCO captions", split=split)
         listed = _coco(images, _objects(content, "annotations", file), file)
     else:
-        listed = _karpathy(images, split, file, folder)
+        listed = _karpathy(images, split, usual_split, file, folder)
     for image, caption, where in listed:
         if caption.strip():
             yield folder / image, caption.strip()
@@ -139,12 +143,14 @@ def _coco(
 
 
 def _karpathy(
-    images: Sequence[Mapping[str, Any]], split: str | None, file: Path, folder: Path
+    images: Sequence[Mapping[str, Any]], split: str | None, usual_split: str | None, file: Path, folder: Path
 ) -> Iterator[tuple[Path, str, str]]:
     """(image, caption, where the caption stands) of every sentence; `filepath` counts where there is such a folder."""
     splits = sorted({str(image["split"]) for image in images if "split" in image})
     if split is not None and split not in splits:
         raise BayesVLMError(f"{file} has no split {split!r}; it has {', '.join(splits) or 'none'}.")
+    if split is None and usual_split in splits:
+        split = usual_split
     for number, image in enumerate(images, start=1):
         where = f"{file}, image {number}"
         name = Path(_text(image, "filename", where))
