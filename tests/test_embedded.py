@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from logging import ERROR, WARNING
 from pathlib import Path
 
 import pytest
+from huggingface_hub.errors import LocalEntryNotFoundError
+from huggingface_hub.utils.logging import get_verbosity, set_verbosity
 
 import bayesvlm
 from bayesvlm import BayesVLM, BayesVLMError, embedded
+from bayesvlm.artifacts import hub
 from bayesvlm.cli import main
+from bayesvlm.models import loading
 from bayesvlm.testing.tiny import save_tiny_clip
 
 REMEDY = "comes with the embedded world, which is not installed: `pip install 'bayesvlm[world]'`."
@@ -49,6 +54,42 @@ def test_all_that_the_world_brings_is_known() -> None:
 def test_any_other_name_is_not_embedded(name: str | Path) -> None:
     assert embedded.embedded_model(name) is None
     assert embedded.embedded_posterior(name) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("emoji-clp", "emoji-clip"), ("Emoji_Siglip", "emoji-siglip"), ("emoji-clip-color", "emoji-clip-colour")],
+)
+def test_a_misspelt_name_is_not_looked_for(name: str, near: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (hub, loading):
+        monkeypatch.setattr(module, "snapshot_download", lambda *_, **__: pytest.fail("the Hub was asked"))
+    monkeypatch.setattr(hub, "hf_hub_download", lambda *_, **__: pytest.fail("the Hub was asked"))
+    with pytest.raises(BayesVLMError) as caught:
+        BayesVLM.from_pretrained(name)
+    assert str(caught.value) == f"There is no model {name!r}; did you mean {near!r}?"
+
+
+@pytest.mark.parametrize(("name", "level"), [("gpt2", ERROR), ("owner/name", WARNING)])
+def test_a_name_without_an_owner_is_looked_for_in_silence(
+    name: str, level: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def asks(*_: object, **__: object) -> None:
+        asked.append(get_verbosity())
+        raise LocalEntryNotFoundError("offline")
+
+    before = get_verbosity()
+    set_verbosity(WARNING)
+    try:
+        monkeypatch.setattr(hub, "hf_hub_download", asks)
+        monkeypatch.setattr(loading, "snapshot_download", asks)
+        with pytest.raises(BayesVLMError, match="the Hub could not be reached"):
+            BayesVLM.from_pretrained(name)
+        assert get_verbosity() == WARNING, "it is put back"
+    finally:
+        set_verbosity(before)
+    assert asked == [level, level]
 
 
 def test_a_local_folder_of_that_name_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

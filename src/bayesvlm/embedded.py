@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -14,6 +18,8 @@ from bayesvlm.core.errors import BayesVLMError
 PACKAGE = "bayesvlm_world"
 MODELS = ("emoji-clip", "emoji-clip-colour", "emoji-prolip", "emoji-siglip")
 """The ids `from_pretrained` knows without a hub, where the world is installed."""
+PROMPTS = ("{c}",)
+"""What they were trained with: names as they are."""
 SPLITS = (
     "train",
     "validation",
@@ -28,6 +34,7 @@ SPLITS = (
     "flags",
 )
 """Its splits, so that their names are known where the world is not installed."""
+_NEAR = 0.8  # how alike two names are, by difflib, where one is taken for a misspelling of the other
 
 
 @cache
@@ -64,6 +71,27 @@ def embedded_posterior(name: str | Path) -> Path | None:
         return None
     folder = _inside("posteriors", name)
     return folder if folder.is_dir() else None
+
+
+@contextmanager
+def looking_up(name: str | Path) -> Iterator[None]:
+    """Around the look for a name on the Hub: it refuses an embedded model that is misspelt, which costs no network.
+
+    Another name without an owner is more likely a mistake than an id: the Hub's client does not report its retries.
+    """
+    from huggingface_hub.utils.logging import get_verbosity, set_verbosity
+
+    if "/" in str(name):
+        yield
+        return
+    if near := difflib.get_close_matches(str(name).lower(), MODELS, n=1, cutoff=_NEAR):
+        raise BayesVLMError(f"There is no model {str(name)!r}; did you mean {near[0]!r}?")
+    verbosity = get_verbosity()
+    set_verbosity(logging.ERROR)
+    try:
+        yield
+    finally:
+        set_verbosity(verbosity)
 
 
 def _inside(*parts: str | Path) -> Path:

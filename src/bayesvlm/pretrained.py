@@ -23,7 +23,8 @@ from bayesvlm.core.factors import KroneckerFactors
 from bayesvlm.core.posterior import Posterior
 from bayesvlm.core.projection import Projection
 from bayesvlm.core.settings import Settings
-from bayesvlm.embedded import embedded_model
+from bayesvlm.data.labelled.folders import TEMPLATES
+from bayesvlm.embedded import MODELS, PROMPTS, embedded_model
 from bayesvlm.models import Adapter, load_adapter, resolve_device
 from bayesvlm.models.openclip_loading import local_source
 
@@ -139,6 +140,15 @@ def hashes_of(adapter: Adapter | None) -> dict[str, str] | None:
 def model_name(vlm: BayesVLM, otherwise: str) -> str:
     """What the encoder is called."""
     return vlm.adapter.name if vlm.adapter else otherwise
+
+
+def own_templates(vlm: BayesVLM) -> list[str]:
+    """The prompts of a model where nobody says others: what tau was tuned with, what an embedded one was trained with,
+    else the paper's."""
+    tuned = vlm.provenance.get("tuned_with")
+    if tuned:
+        return list(tuned)
+    return list(PROMPTS if model_name(vlm, "") in MODELS else TEMPLATES)
 
 
 def describe(vlm: BayesVLM, model: str | None) -> SavedPosterior:

@@ -18,12 +18,13 @@ from experiments.thinned import thinned
 from matplotlib.figure import Figure
 from PIL import Image
 
-from bayesvlm import BayesVLM
+from bayesvlm import BayesVLM, world
 from bayesvlm.experiments import demo as demos
 from bayesvlm.experiments.demo import Demo, run_demo
+from bayesvlm.experiments.demo_pictures import NAMES, PICTURES
 from bayesvlm.experiments.methods import SINGLE
 from bayesvlm.report import demo as report
-from bayesvlm.report.demo import next_commands
+from bayesvlm.report.demo import next_commands, verdicts
 
 SETS = [
     "new-drawing",
@@ -125,12 +126,19 @@ def test_the_posterior(ran: Ran) -> None:
 
 
 def test_the_images(ran: Ran) -> None:
-    paths = sorted((ran.out / "images").iterdir())
-    assert {path.read_bytes() for path in paths} == {example.image for example in ran.found[0].examples}
-    assert len(paths) == 6
-    for path in paths:
-        assert re.fullmatch(r"[1-6]\.webp", path.name)
+    """Their names say what they show: every name of the suggested command, and one picture of something else."""
+    shown = set()
+    for path in (ran.out / "images").iterdir():
+        split, key = PICTURES[path.stem]
+        drawings = world.load(split)
+        row = drawings.keys.index(key)
+        assert path.suffix == ".webp"
+        assert path.read_bytes() == drawings.images[row]
         assert Image.open(path).size == (64, 64)
+        assert path.stem.removesuffix("-line").replace("-", " ") == drawings.classes[drawings.labels[row]]
+        shown.add(drawings.classes[drawings.labels[row]])
+    assert shown == {*NAMES, "umbrella"}
+    assert len([*(ran.out / "images").iterdir()]) == len(PICTURES)
 
 
 # What it prints ------------------------------------------------------------------------------------------------------
@@ -159,6 +167,10 @@ def test_the_table_and_the_verdicts(ran: Ran) -> None:
     assert "Against temperature scaling it is" in out
     assert "Against a temperature raised as far as one standard error" in out
     assert "**" not in out
+    said = out.split("done in")[0][out.index("- Against the plain model") :].splitlines()
+    assert all(line.startswith(("- ", "    ")) for line in said)
+    joined = " ".join(line.strip().removeprefix("- ") for line in said)
+    assert joined == " ".join(verdicts(ran.found[0])).replace("**", "")
     assert "the report is demo/report.html" in out
 
 
@@ -190,12 +202,22 @@ def test_a_second_run_replaces_the_first_when_told_to(again: Callable[..., Resul
 
 def advice(result: Result) -> list[list[str]]:
     """The commands it says to try next, as a shell reads them."""
-    lines = result.out.split("try next:\n")[1].splitlines()
+    lines = result.out.split("try next:\n")[1].split("look at:\n")[0].splitlines()
     return [shlex.split(line, comments=True) for line in lines if line.strip()]
 
 
 def test_the_printed_advice_is_the_report_s(ran: Ran) -> None:
     assert advice(ran.result) == [shlex.split(command) for command, _ in next_commands("demo", "emoji-clip")]
+
+
+def test_it_ends_with_the_page_the_app_and_in_a_checkout_the_site(
+    ran: Ran, again: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last = [line.split("    # ")[0].strip() for line in ran.result.out.split("look at:\n")[1].splitlines()]
+    assert last == ["demo/report.html", "bayesvlm app"]
+    monkeypatch.chdir(tmp_path)
+    Path("mkdocs.yml").touch()
+    assert "  make site    # the documentation: site/index.html" in again("--out", "out").out
 
 
 def test_classify_works_as_advised(ran: Ran) -> None:
@@ -204,8 +226,8 @@ def test_classify_works_as_advised(ran: Ran) -> None:
     result = run_command(*arguments, "--json")
     assert result.code == 0, result.err
     rows = json.loads(result.out)["images"]
-    assert len(rows) == 6
-    assert all(row["top"][0]["class"] in ("cat face", "dog face", "pizza") for row in rows)
+    assert len(rows) == len(PICTURES)
+    assert all(row["top"][0]["class"] in NAMES for row in rows)
 
 
 def test_info_works_as_advised(ran: Ran) -> None:
@@ -259,7 +281,7 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
 
 def test_models_and_devices_that_cannot_be_had(refused: Callable[..., str], tmp_path: Path) -> None:
     assert "nobody/no-such-model" in refused("--model", "nobody/no-such-model", "--out", tmp_path / "out")
-    assert "'emoji-clap' is not a folder here" in refused("--model", "emoji-clap", "--out", tmp_path / "out")
+    assert "did you mean 'emoji-clip'?" in refused("--model", "emoji-clap", "--out", tmp_path / "out")
     assert "'abacus' cannot be used here" in refused("--device", "abacus", "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

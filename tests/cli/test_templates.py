@@ -13,6 +13,7 @@ from PIL import Image
 
 import bayesvlm_world
 from bayesvlm import BayesVLM, world
+from bayesvlm.pretrained import own_templates
 
 TEMPLATES = ("{c}", "a drawing of {c}.", "{c}, an emoji")
 
@@ -63,7 +64,7 @@ def test_synonyms_are_separated_by_bars() -> None:
 def test_eval_says_which_prompts_it_used() -> None:
     one = run_command("eval", "emoji-clip", "-d", "mine", "-o", "one")
     assert one.code == 0, one.err
-    assert "Prompts: 'a photo of a {c}.' for" in one.out
+    assert "Prompts: '{c}' for" in one.out, "a folder has none of its own: those that the model was trained with"
     several = run_command("eval", "emoji-clip", "-d", "mine", "-o", "several", *each())
     assert "Prompts: 3 templates, averaged, for" in several.out
     assert "3 templates, averaged" in Path("several/report.html").read_text()
@@ -146,8 +147,24 @@ def test_prompts_that_tau_was_not_tuned_with_are_remarked_on() -> None:
     tuned = run_command("tune", "posterior", "mine", "--template", "{c}")
     assert "prompts: '{c}'" in tuned.out
     command = ("classify", "posterior", "photos", "--classes", "dog,red apple")
-    other = run_command(*command)
+    other = run_command(*command, "--template", "a photo of a {c}.")
     assert "tau was tuned with '{c}' and classes are asked for with 'a photo of a {c}.'" in other.err
     assert "prompts: 'a photo of a {c}.'" in other.out
-    assert "tau was tuned" not in run_command(*command, "--template", "{c}").err
+    assert "tau was tuned" not in run_command(*command).err, "asked as it was tuned, unless told otherwise"
+    assert "prompts: '{c}'" in run_command(*command).out
     assert "tau was tuned" not in run_command("classify", "emoji-clip", *command[2:]).err, "it does not say with what"
+
+
+def test_a_model_is_asked_as_it_was_tuned_or_trained() -> None:
+    """Several prompts, too; and what the command says is what Python says."""
+    vlm = BayesVLM.from_pretrained("emoji-clip", device="cpu")
+    files = sorted(Path("photos").iterdir())
+    answers = run_command("classify", "emoji-clip", "photos", "--classes", "dog,red apple", "--json").json
+    expected = vlm.classify(files, ["dog", "red apple"])
+    shown = [row["top"][0]["prob"] for row in answers["images"]]
+    assert shown == pytest.approx(expected.probs.amax(dim=1).tolist(), abs=1e-5)
+    vlm.with_provenance(tuned_with=list(TEMPLATES)).save_pretrained("several")
+    command = ("classify", "several", "photos", "--classes", "dog,red apple", "--json")
+    assert run_command(*command).json["images"] == run_command(*command, *each()).json["images"]
+    plain = BayesVLM.from_projections(vlm.image.weight, vlm.text.weight, 4.0)
+    assert own_templates(plain) == ["a photo of a {c}."], "the paper's"

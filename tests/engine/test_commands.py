@@ -85,6 +85,28 @@ def test_eval(run: Run, posterior: Path, tmp_path: Path) -> None:
         assert found["ray"]["methods"][method]["nlpd"] == pytest.approx(scores["nlpd"], abs=1e-4)
 
 
+@needs_ray
+def test_index(run: Run, posterior: Path, tmp_path: Path) -> None:
+    from bayesvlm.retrieval import Index
+
+    pytest.importorskip("lancedb", reason="LanceDB is not installed")
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for number in range(12):
+        Image.new("RGB", (40, 40), (20 * number, 255 - 20 * number, 90)).save(folder / f"{number:02}.png")
+    (folder / "bad.png").write_bytes(b"no image")
+    found = []
+    for name, engine in (("local", ()), ("ray", RAY)):
+        out = tmp_path / name
+        words = ["index", folder, "-o", out, "--posterior", posterior, "--batch-size", 5, "--json"]
+        result = run(*words, *engine).json
+        assert (result["added"], list(result["skipped"])) == (12, [str(folder / "bad.png")])
+        assert run(*words, *engine).json["unchanged"] == 12
+        hits = Index.open(out).search(folder / "03.png", k=12)
+        found.append(dict(zip(hits.ids, hits.mean.tolist(), strict=True)))
+    assert found[0] == pytest.approx(found[1], abs=1e-4)
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

@@ -133,6 +133,7 @@ def test_a_damaged_folder(copy: Path, damage: Callable[[Path], None], message: s
     [
         ("nobody/nothing", "'nobody/nothing' is not a folder here, not in the local cache, and the Hub"),
         ("nothing", "'nothing' is not a folder here, not in the local cache"),
+        ("emoji_clip", "There is no model 'emoji_clip'; did you mean 'emoji-clip'"),
         ("a/b/c", "'a/b/c' is neither a folder nor a Hub id"),
         ("/no/such/folder", "no folder '/no/such/folder'"),
         ("./nothing", "no folder './nothing'"),

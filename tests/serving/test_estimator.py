@@ -519,7 +519,7 @@ def test_scikit_learn_slices_features_in_one_go(drawings: Drawings) -> None:
         ({"method": "plain"}, (), "method='plain' is not known"),
         ({"link": "logit"}, (), "link='logit' is not known"),
         ({"model": 3}, (), "model is a int; expected a BayesVLM"),
-        ({"model": "emoji-clop"}, (), "check the spelling"),
+        ({"model": "emoji-clop"}, (), "did you mean .?emoji-clip"),
         ({"negatives": 0}, ("pairs",), "negatives"),
     ],
     ids=lambda value: str(value)[:30],

@@ -10,7 +10,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntry
 
 from bayesvlm.artifacts.saved import CARD, CONFIG, PROJECTIONS, TENSORS, is_posterior
 from bayesvlm.core.errors import BayesVLMError
-from bayesvlm.embedded import embedded_model, embedded_posterior
+from bayesvlm.embedded import embedded_model, embedded_posterior, looking_up
 
 
 def find_posterior(name: str | Path, revision: str | None = None) -> Path | None:
@@ -22,12 +22,17 @@ def find_posterior(name: str | Path, revision: str | None = None) -> Path | None
         return embedded_posterior(name)
     if local.exists() or embedded_model(name) is not None:
         return None
+    with looking_up(name):
+        return _find_on_hub(str(name), revision)
+
+
+def _find_on_hub(name: str, revision: str | None) -> Path | None:
     try:
-        config = hf_hub_download(str(name), CONFIG, revision=revision)
+        config = hf_hub_download(name, CONFIG, revision=revision)
         if "bayesvlm_schema" not in json.loads(Path(config).read_text()):
             return None
         files = [TENSORS, CONFIG, CARD, PROJECTIONS]
-        return Path(snapshot_download(str(name), revision=revision, allow_patterns=files))
+        return Path(snapshot_download(name, revision=revision, allow_patterns=files))
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, OSError, ValueError):
         return None  # not reachable, or no such repository: loading it as a model will say which
 

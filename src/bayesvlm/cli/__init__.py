@@ -11,18 +11,22 @@ from typing import Annotated, TextIO
 import typer
 
 from bayesvlm.cli.adapt import adapt
+from bayesvlm.cli.app import app as page
 from bayesvlm.cli.bench import bench
 from bayesvlm.cli.classify import classify
 from bayesvlm.cli.convert import convert
+from bayesvlm.cli.dedupe import dedupe
 from bayesvlm.cli.demo import demo
 from bayesvlm.cli.detect import detect
 from bayesvlm.cli.eval import evaluate
 from bayesvlm.cli.export import export
 from bayesvlm.cli.finetune import finetune
 from bayesvlm.cli.fit import fit
+from bayesvlm.cli.index import index
 from bayesvlm.cli.info import info
 from bayesvlm.cli.installed import add_installed
 from bayesvlm.cli.merge import merge
+from bayesvlm.cli.search import search
 from bayesvlm.cli.select import select
 from bayesvlm.cli.tune import tune
 
@@ -53,10 +57,27 @@ def options(
     """CLIP and SigLIP that know what they do not know: fit a posterior, tune it, classify with it."""
 
 
-for command in (demo, fit, tune, evaluate, classify, select, finetune, adapt, export, info, convert, merge, bench):
+for command in (
+    demo,
+    fit,
+    tune,
+    evaluate,
+    classify,
+    search,
+    dedupe,
+    select,
+    finetune,
+    adapt,
+    export,
+    info,
+    convert,
+    merge,
+    bench,
+    page,
+):
     app.command("eval" if command is evaluate else None)(command)
-    if command is select:
-        app.add_typer(detect)
+for group in (detect, index):
+    app.add_typer(group)
 add_installed(app)
 
 

@@ -20,6 +20,7 @@ from typing import Any, TextIO
 
 from bayesvlm.artifacts.files import check_new_file
 from bayesvlm.core.errors import BayesVLMError, writing
+from bayesvlm.images.files import shown_path
 from bayesvlm.locks import locked
 
 Row = dict[str, Any]
@@ -58,15 +59,6 @@ class Resumed:
     answered: int = 0
     passed: list[Path] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
-
-
-def shown_path(path: Path) -> str:
-    r"""A path as text that any file can hold: bytes of its name that are no UTF-8 as backslashes and digits.
-
-    >>> print(shown_path(Path(os.fsdecode(b"photos/\xff.png"))))
-    photos/\xff.png
-    """
-    return str(path).encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
 class AnswerFile:

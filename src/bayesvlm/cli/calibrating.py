@@ -64,11 +64,13 @@ def calibration_images(
     import torch
 
     from bayesvlm.cli.labelled import labelled_source
-    from bayesvlm.cli.prompts import A_PHOTO, class_names, templates_given, to_ask_for, tuned_otherwise
+    from bayesvlm.cli.prompts import class_names, templates_given, to_ask_for, tuned_otherwise
     from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.data import resolve
     from bayesvlm.data.labelled.class_names import ClassNames
+    from bayesvlm.data.labelled.folders import TEMPLATES
     from bayesvlm.data.labelled.templates import ALL
+    from bayesvlm.pretrained import own_templates
     from bayesvlm.safety import halves
 
     names = None if classes == (None, None) else class_names(*classes)
@@ -92,7 +94,7 @@ def calibration_images(
         features = found.features
     prompts = templates_given(*templates)
     if prompts is None:
-        used = list(A_PHOTO) if names is not None else [own[0]]
+        used = own_templates(store.vlm) if names is not None or own is TEMPLATES else [own[0]]
     else:
         used = list(own) if prompts == ALL else list(prompts)
     if note := tuned_otherwise(store.vlm, used):

@@ -121,7 +121,7 @@ def classify(
     """
     from bayesvlm.cli.answering import Answering, stamp
     from bayesvlm.cli.answers import AnswerFile
-    from bayesvlm.cli.prompts import A_PHOTO, read_classes, templates_given, tuned_otherwise
+    from bayesvlm.cli.prompts import read_classes, templates_given, tuned_otherwise
     from bayesvlm.core.errors import BayesVLMError
     from bayesvlm.data.cache import FeatureCache
     from bayesvlm.data.labelled.listed import with_tables
@@ -129,11 +129,12 @@ def classify(
     from bayesvlm.engine import cluster, ray_encoder
     from bayesvlm.experiments.feature_store import FeatureStore
     from bayesvlm.images.files import SkippedImages, find_all_images
+    from bayesvlm.pretrained import own_templates
     from bayesvlm.prompts import ClassPrompts
     from bayesvlm.vlm import BayesVLM
 
     asked_of_ray = ray_options(engine, address, actors, gpus_per_actor, cpus_per_actor, device, workers)
-    used = templates_given(template, templates, A_PHOTO)
+    said = templates_given(template, templates, ())
     remembered = unknown is not None and classes is None and classes_file is None
     _check_judging(unknown, sets, risk, remembered and bool(template or templates))
     listed = None if remembered else read_classes(classes, classes_file)
@@ -157,6 +158,7 @@ def classify(
     vlm = BayesVLM.from_pretrained(posterior, model=model, device=here, strict=strict)
     if link is not None:
         vlm = vlm.replace(link=link)  # type: ignore[arg-type]
+    used = said or own_templates(vlm)
     judges = None if unknown is None else _judges(unknown, vlm, listed, used, sets, risk, method)
     if listed is not None:
         asked = ClassPrompts.of(listed, used)
@@ -273,7 +275,7 @@ def _judges(
 def _describe(
     paths: list[Path], prediction: Prediction, names: list[str], top: int, level: float
 ) -> list[dict[str, Any]]:
-    from bayesvlm.cli.answers import shown_path
+    from bayesvlm.images.files import shown_path
 
     low, high = prediction.moments.interval(level)
     probs, order = prediction.probs.sort(dim=1, descending=True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -44,6 +46,7 @@ def demo(
 
     world("What the demo runs on")
     from bayesvlm.experiments.demo import run_demo
+    from bayesvlm.experiments.demo_pictures import pictures
     from bayesvlm.experiments.methods import SINGLE
     from bayesvlm.progress import duration
     from bayesvlm.report.demo import next_commands, verdicts, write_demo
@@ -65,8 +68,8 @@ def demo(
     remark("report    tables and pictures")
     report = write_demo(found, out)
     vlm.save_pretrained(posterior)
-    for number, example in enumerate(found.examples, start=1):
-        write_whole(out / "images" / f"{number}.webp", example.image)
+    for name, image in pictures().items():
+        write_whole(out / "images" / f"{name}.webp", image)
     seconds = time.perf_counter() - started
     result = {**found.numbers(), "report": str(report), "posterior": str(posterior), "total_seconds": seconds}
     write_whole(out / "results.json", (json.dumps(result, indent=2) + "\n").encode())
@@ -84,9 +87,25 @@ def demo(
             )
     text: list[Any] = [
         table(" / ".join(SINGLE), ["set", "top-1 %", "NLPD", "ECE %"], rows),
-        " ".join(verdicts(found)).replace("**", ""),
+        *map(bullet, verdicts(found)),
         f"done in {duration(seconds)}; the report is {report}",
         "try next:",
         *(f"  {command}    # {comment}" for command, comment in next_commands(out, model)),
+        "look at:",
+        *(f"  {what}    # {comment}" for what, comment in places(report)),
     ]
     emit(result, text, as_json)
+
+
+def bullet(verdict: str) -> str:
+    """A verdict as a list item; where it says on which sets which method is better, each group on a line of its own."""
+    return "- " + re.sub(r" (?=(?:better|level|worse) on |\(nats gained)", "\n    ", verdict.replace("**", ""))
+
+
+def places(report: Path) -> list[tuple[str, str]]:
+    """The page, the app and, in a checkout, the site: each with what it is."""
+    extra = "" if find_spec("gradio") else "; needs `pip install 'bayesvlm[app]'`"
+    found = [(str(report), "this run: open it in a browser"), ("bayesvlm app", f"ask, break, search and label{extra}")]
+    if Path("mkdocs.yml").is_file():
+        found.append(("make site", "the documentation: site/index.html"))
+    return found

@@ -294,7 +294,7 @@ def _folder(out: Path) -> Path:
 
 
 def _describing(judges: Judges) -> Callable[[int], Callable[[list[Path], Features], list[Row]]]:
-    from bayesvlm.cli.answers import shown_path
+    from bayesvlm.images.files import shown_path
 
     def prepare(already: int) -> Callable[[list[Path], Features], list[Row]]:
         judge, names = judges.begin(already), judges.prompts.names
@@ -355,8 +355,8 @@ def _write_page(
     """The page of the answers, with the images at both ends of the score."""
     import torch
 
-    from bayesvlm.cli.answers import shown_path
     from bayesvlm.experiments.thumbnails import extremes, of_files
+    from bayesvlm.images.files import shown_path
     from bayesvlm.report.detection import DetectionReport, write_detection
 
     places = {shown_path(path): path for path in paths}

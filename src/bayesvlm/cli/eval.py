@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -93,6 +92,14 @@ def evaluate(
     selective: Annotated[
         bool, typer.Option("--selective", help="Measure how well wrong answers are found, instead of the usual tables.")
     ] = False,
+    retrieval: Annotated[
+        bool,
+        typer.Option(
+            "--retrieval",
+            help="Measure search on caption sets, both ways: --data names a split of the world, a folder or file of "
+            "captions (COCO, Karpathy, Flickr, csv, jsonl).",
+        ),
+    ] = False,
     negatives: Annotated[
         Path | None,
         typer.Option(help="With --ood: a file of words for what the images are not, one per line, for NegLabel."),
@@ -123,6 +130,9 @@ def evaluate(
     known ones (AUROC, FPR95, AUPR with bootstrap intervals, DeLong's test against MCM), and how well wrong answers are
     found (AURC, E-AURC, AUGRC, coverage at a risk). The page is unknown.html.
 
+    With --retrieval texts search images and images search texts: recall, R-precision, mAP@R, which first answers each
+    doubt finds wrong, and which says that nothing matches. The page is retrieval.html.
+
     Examples:
 
         bayesvlm eval emoji-clip emoji-siglip -d new-drawing -d openmoji-black
@@ -139,9 +149,13 @@ def evaluate(
 
         bayesvlm eval emoji-clip -d new-drawing -d openmoji-black --selective
 
+        bayesvlm eval posterior/ --retrieval -d coco:val2017 -d photos/captions.csv
+
         bayesvlm eval --list
     """
     from bayesvlm.artifacts.files import check_writable
+    from bayesvlm.cli.earlier import check_places, earlier_result
+    from bayesvlm.cli.eval_retrieval import caption_sets, evaluate_retrieval, refuse_beside
     from bayesvlm.cli.eval_unknown import evaluate_unknown, unknown_options
     from bayesvlm.cli.prompts import templates_given
     from bayesvlm.core.errors import BayesVLMError, check_count
@@ -153,7 +167,7 @@ def evaluate(
     from bayesvlm.engine import cluster, ray_encoder
     from bayesvlm.experiments.feature_store import FeatureStore
     from bayesvlm.experiments.methods import TEMPERED
-    from bayesvlm.experiments.zero_shot import ZeroShot, place
+    from bayesvlm.experiments.zero_shot import Result, ZeroShot, place
     from bayesvlm.report.page import check_replaces
     from bayesvlm.report.tables import FORMATS, render_table
     from bayesvlm.report.writing import write_whole
@@ -177,24 +191,35 @@ def evaluate(
     prompts = templates_given(template, templates)
     chosen = None if methods is None else _methods(methods)
     usual = {"--table": form is not None, "--skip-existing": skip_existing}
+    if retrieval:
+        refuse_beside(ood, selective, validation, methods, classes_file, template, templates, form, views, keep)
     unknown = unknown_options(ood, selective, negatives, keep_known, false_alarms, miss, usual)
     check_writable(out)
-    if unknown is None:
+    if unknown is None and not retrieval:
         check_replaces(out / "report.html", MADE_FROM, overwrite)
 
     names = None if classes_file is None else ClassNames.of(classes_file)
-    sets = [resolve(name, root=root).open(strict=strict, classes=names) for name in data]
-    _check_places(out, models, sets)
-    _check_models(models, chosen, validation)
+    captions = caption_sets(data, root, strict) if retrieval else []
+    sets = [] if retrieval else [resolve(name, root=root).open(strict=strict, classes=names) for name in data]
+    check_places(out, models, [each.name for each in captions] + [each.name for each in sets])
+    if not retrieval:
+        _check_models(models, chosen, validation)
     store = FeatureCache(cache)
     resources = None if asked is None else context.with_resource(cluster(asked))
 
-    def ready(name: str) -> ZeroShot:
+    def loaded(name: str) -> tuple[BayesVLM, FeatureStore]:
         vlm = BayesVLM.from_pretrained(name, model=model, device="cpu" if asked else device, strict=strict)
-        encoder = None
-        if resources is not None:
-            images = context.with_resource(ray_encoder(vlm.encoder("images"), resources))
-            encoder = FeatureStore(vlm, store, images=images)
+        if resources is None:
+            return vlm, FeatureStore(vlm, store)
+        images = context.with_resource(ray_encoder(vlm.encoder("images"), resources))
+        return vlm, FeatureStore(vlm, store, images=images)
+
+    if retrieval:
+        evaluate_retrieval(loaded, models, captions, out, overwrite, skip_existing, as_json)
+        return
+
+    def ready(name: str) -> ZeroShot:
+        vlm, encoder = loaded(name)
         tuned_on = validation or ("validation" if embedded_model(name) else None)
         tempered = not vlm.predicts_variance if chosen is None else bool(set(TEMPERED) & set(chosen))
         return ZeroShot(
@@ -218,14 +243,19 @@ def evaluate(
     for run in map(ready, models):
         name = run.name
         paths = [place(out, name, labelled.name) for labelled in sets]
-        before = [_before(path, run.inputs(data), overwrite) for path, data in zip(paths, sets, strict=True)]
+        before = [
+            earlier_result(path, run.inputs(data), overwrite, Result.load)
+            for path, data in zip(paths, sets, strict=True)
+        ]
         for labelled, path, result in zip(sets, paths, before, strict=True):
             if result is not None and skip_existing and not (strict and result.facts["skipped"]):
                 remark(f"{name} on {labelled.name}: measured already, kept in {path}")
                 skipped.append(str(path))
             else:
                 result = run.run(labelled)
-                _before(path, result.inputs, overwrite)  # another command may have been here meanwhile
+                earlier_result(
+                    path, result.inputs, overwrite, Result.load
+                )  # another command may have been here meanwhile
                 result.save(out)
             _remarks(result, path)
             results.append(result)
@@ -263,21 +293,6 @@ def _validation(name: str, root: Path | None, strict: bool, names: ClassNames | 
         return own
 
 
-def _check_places(out: Path, models: list[str], sets: list[Any]) -> None:
-    """Refuse two results of this command in one file, before any work is done."""
-    from bayesvlm.core.errors import BayesVLMError
-    from bayesvlm.experiments.zero_shot import place
-
-    for names, where in ((models, [place(out, name, "") for name in models]), ([s.name for s in sets], None)):
-        places = where or [place(out, "", name) for name in names]
-        for number, path in enumerate(places):
-            if path in places[:number]:
-                raise BayesVLMError(
-                    f"{names[places.index(path)]!r} and {names[number]!r} would be kept in one file; name each "
-                    "once, or rename a folder."
-                )
-
-
 def _check_models(models: list[str], methods: list[str] | None, validation: str | None) -> None:
     """Refuse what a method needs and a model lacks, before the first of them is measured."""
     from bayesvlm.artifacts.hub import find_posterior
@@ -301,24 +316,6 @@ def _check_models(models: list[str], methods: list[str] | None, validation: str 
             raise BayesVLMError(
                 f"{name} has no posterior; fit one with `bayesvlm fit`, or leave the Bayesian methods out."
             )
-
-
-def _before(path: Path, inputs: Mapping[str, Any], overwrite: bool) -> Any:
-    """The result that is there, if it was made from these inputs; one made from others is refused, or None."""
-    from bayesvlm.core.errors import BayesVLMError
-    from bayesvlm.experiments.zero_shot import Result, differing
-
-    if not path.is_file():
-        return None
-    try:
-        result = Result.load(path)
-        others = differing(result.inputs, inputs)
-        reason = f"{path} was made from other inputs ({', '.join(others)}) and would be replaced" if others else ""
-    except BayesVLMError:
-        reason = f"{path} is there, and is no result that this version can read"
-    if reason and not overwrite:
-        raise BayesVLMError(f"{reason}; name another folder with --out, or replace it with --overwrite.")
-    return None if reason else result
 
 
 def _with_earlier(results: list[Any], out: Path) -> list[Any]:

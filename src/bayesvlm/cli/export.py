@@ -47,20 +47,22 @@ def export(
         bayesvlm export emoji-siglip --classes "cat,dog" --templates imagenet --out model.pt2
     """
     from bayesvlm.artifacts.files import check_new_file
-    from bayesvlm.cli.prompts import A_PHOTO, read_classes, templates_given
+    from bayesvlm.cli.prompts import read_classes, templates_given
+    from bayesvlm.embedded import PROMPTS
+    from bayesvlm.pretrained import own_templates
     from bayesvlm.prompts import ClassPrompts
     from bayesvlm.serving.export import export_model, export_paths
     from bayesvlm.vlm import BayesVLM
 
     names = read_classes(classes, classes_file)
-    asked = templates_given(template, templates, A_PHOTO)
-    _ = ClassPrompts.of(names, asked)  # a mistake in them is said before anything is loaded
+    said = templates_given(template, templates, ())
+    _ = ClassPrompts.of(names, said or PROMPTS)  # a mistake in them is said before anything is loaded
     for path in export_paths(out, head_only).values():
         check_new_file(path, overwrite)
     vlm = BayesVLM.from_pretrained(posterior, model=model, device="cpu", strict=strict)
     if link is not None:
         vlm = vlm.replace(link=link)  # type: ignore[arg-type]
-    written = export_model(vlm, names, out, templates=asked, head_only=head_only)
+    written = export_model(vlm, names, out, templates=said or own_templates(vlm), head_only=head_only)
     sizes = {str(file): file.stat().st_size for file in written.files}
     about = written.metadata
     result = {

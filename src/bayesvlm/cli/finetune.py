@@ -108,11 +108,13 @@ def finetune(
     from bayesvlm.active.stopping import WORTH
     from bayesvlm.artifacts.destination import posterior_destination
     from bayesvlm.cli.labelled import joined, labelled_source
-    from bayesvlm.cli.prompts import A_PHOTO, class_names, templates_given, to_ask_for
+    from bayesvlm.cli.prompts import class_names, templates_given, to_ask_for
     from bayesvlm.core.errors import BayesVLMError, BayesVLMWarning, check_choice, check_positive
     from bayesvlm.data import SkippedImages
     from bayesvlm.data.cache import FeatureCache
+    from bayesvlm.embedded import PROMPTS
     from bayesvlm.experiments.feature_store import FeatureStore
+    from bayesvlm.pretrained import own_templates
     from bayesvlm.prompts import ClassPrompts
     from bayesvlm.vlm import BayesVLM
 
@@ -129,9 +131,8 @@ def finetune(
     held = None if validation is None else labelled_source(validation, root, skipped, stated)
     called = ", ".join(labels)
     known = stated or _occurring(sorted({name for source in sources for name in source.classes}), called)
-    prompts = templates_given(template, templates, A_PHOTO)
-    asked = ClassPrompts.of(to_ask_for(known), prompts)
-    names = list(asked.names)
+    said = templates_given(template, templates, ())
+    names = list(ClassPrompts.of(to_ask_for(known), said or PROMPTS).names)
     vlm = BayesVLM.from_pretrained(posterior, model=model, device=device, strict=strict)
     _ = vlm.factors  # nothing is encoded for a model without a posterior
     if (before := vlm.provenance.get("fine_tuned_on")) is not None:
@@ -156,7 +157,8 @@ def finetune(
         remark("without --validation the last epoch is kept, and nothing says what the labels gained")
     elif both := set(images.places) & set(checked.places):
         remark(f"{len(both)} of the validation images are among the labelled ones, so that the figures flatter")
-    texts = encoder.classes(asked)
+    prompts = said or own_templates(vlm)
+    texts = encoder.classes(ClassPrompts.of(to_ask_for(known), prompts))
     truth = None if checked is None else (checked.features, checked.labels)
     start = vlm
     with warnings.catch_warnings():

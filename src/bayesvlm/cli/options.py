@@ -46,7 +46,8 @@ Template = Annotated[
     list[str] | None,
     typer.Option(
         "--template",
-        help="The prompt, with {c} for the class name; repeatable: embeddings of several are averaged.",
+        help="The prompt, with {c} for the class name; repeatable: embeddings of several are averaged. [default: what "
+        "tau was tuned with, else what the model or the data set has]",
     ),
 ]
 Templates = Annotated[

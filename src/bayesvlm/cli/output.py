@@ -11,6 +11,7 @@ from typing import Any
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 
 def emit(result: Mapping[str, Any], text: str | Table | Sequence[str | Table], as_json: bool) -> None:
@@ -48,7 +49,7 @@ def logged(name: str) -> Iterator[None]:
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) -> Table:
     """A table whose first columns (`texts` of them) are text, which folds where it must, and the others numbers."""
     result = Table(
-        title=title,
+        title=Text(_printable(title)),
         title_justify="left",
         header_style="bold",
         box=box.SIMPLE_HEAD,
@@ -61,5 +62,10 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], tex
         else:
             result.add_column(column, justify="right", no_wrap=True)
     for row in rows:
-        result.add_row(*row)
+        result.add_row(*(Text(_printable(cell)) for cell in row))
     return result
+
+
+def _printable(text: str) -> str:
+    """Without what would command a terminal: names of files may hold anything."""
+    return "".join(letter if letter.isprintable() or letter == "\n" else "\N{REPLACEMENT CHARACTER}" for letter in text)

@@ -12,9 +12,6 @@ if TYPE_CHECKING:
     from bayesvlm.data.labelled.class_names import ClassNames
     from bayesvlm.vlm import BayesVLM
 
-A_PHOTO = ("a photo of a {c}.",)
-"""What is asked where no data set has a prompt of its own: the paper's."""
-
 
 @overload
 def templates_given(each: Sequence[str] | None, several: str | None, otherwise: Sequence[str]) -> list[str]: ...

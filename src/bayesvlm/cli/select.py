@@ -115,12 +115,14 @@ def select(
     from bayesvlm.active.selection import better_without_epig
     from bayesvlm.active.targeting import Metric
     from bayesvlm.artifacts.files import check_new_file
-    from bayesvlm.cli.prompts import A_PHOTO, class_names, templates_given, to_ask_for
+    from bayesvlm.cli.prompts import class_names, templates_given, to_ask_for
     from bayesvlm.cli.seeds import check_file, excluded, expectation, seed_set
     from bayesvlm.core.errors import BayesVLMError, check_choice, check_positive
     from bayesvlm.data import SkippedImages
     from bayesvlm.data.cache import FeatureCache
+    from bayesvlm.embedded import PROMPTS
     from bayesvlm.experiments.feature_store import FeatureStore
+    from bayesvlm.pretrained import own_templates
     from bayesvlm.prompts import ClassPrompts
     from bayesvlm.report.writing import write_whole
     from bayesvlm.vlm import BayesVLM
@@ -129,8 +131,8 @@ def select(
         raise BayesVLMError(f"--out {out}: the list can be a {', '.join(_FORMS)} file; choose one of these endings.")
     check_new_file(out, overwrite)
     called = class_names(classes, classes_file)
-    asked = ClassPrompts.of(to_ask_for(called), templates_given(template, templates, A_PHOTO))
-    names = list(asked.names)
+    said = templates_given(template, templates, ())
+    names = list(ClassPrompts.of(to_ask_for(called), said or PROMPTS).names)
     check_choice("strategy", strategy, STRATEGIES)
     check_choice("metric", metric, get_args(Metric))
     check_positive("--worth", worth)
@@ -139,7 +141,7 @@ def select(
     vlm = BayesVLM.from_pretrained(posterior, model=model, device=device, strict=strict)
     skipped = SkippedImages(strict)
     encoder = FeatureStore(vlm, FeatureCache(cache))
-    texts = encoder.classes(asked)
+    texts = encoder.classes(ClassPrompts.of(to_ask_for(called), said or own_templates(vlm)))
     images = _encoded(encoder, pool, root, skipped, "pool")
     aimed = _encoded(encoder, target, root, skipped, "target").features
     known = _labels(images, names) if oracle else None

@@ -60,6 +60,7 @@ def tune(
     from bayesvlm.data.labelled.templates import chosen_templates, shown_templates
     from bayesvlm.experiments.feature_store import FeatureStore
     from bayesvlm.images.files import describe_skipped
+    from bayesvlm.pretrained import own_templates
     from bayesvlm.safety import halves
     from bayesvlm.vlm import BayesVLM
 
@@ -70,7 +71,7 @@ def tune(
     prompts = templates_given(template, templates)
     context.with_resource(posterior_destination(posterior, overwrite=True))
     images = resolve(validation, root=root).open(strict=strict, classes=classes_file)
-    asked = set_prompts(images, prompts)
+    _ = set_prompts(images, prompts)  # a mistake in them is said before anything is loaded
     vlm = BayesVLM.from_pretrained(posterior, model=model, device=device, strict=strict)
     _ = vlm.factors  # nothing is encoded for a model without a posterior
     encoder = FeatureStore(vlm, FeatureCache(cache))
@@ -82,9 +83,11 @@ def tune(
     if found.skipped:
         remark(describe_skipped(found.skipped))
     before = vlm.tau
-    used = chosen_templates(images, prompts)
+    used = chosen_templates(images, prompts, own_templates(vlm))
     about = {"tuned_on": name, "tuned_with": used}
-    grid = vlm.tune(features, labels, encoder.classes(asked), provenance=about).tuning
+    grid = vlm.tune(
+        features, labels, encoder.classes(set_prompts(images, prompts, own_templates(vlm))), provenance=about
+    ).tuning
     assert grid is not None  # just tuned
     vlm.save_pretrained(posterior, model=model)
     best = grid.best

@@ -20,7 +20,7 @@ from huggingface_hub.errors import (
 from safetensors import SafetensorError, safe_open
 
 from bayesvlm.core.errors import BayesVLMError, first_line
-from bayesvlm.embedded import MODELS, embedded_model
+from bayesvlm.embedded import MODELS, embedded_model, looking_up
 from bayesvlm.models.adapter import Adapter
 from bayesvlm.models.clip import CLIPAdapter
 from bayesvlm.models.huggingface import HuggingFaceAdapter
@@ -196,7 +196,8 @@ def _download(name: str, revision: str | None, files: Sequence[str] = _FILES) ->
     """The snapshot of a Hub repository in the local cache, without the pickles and other frameworks' weights."""
     known = "" if "/" in name else f" (embedded are {', '.join(MODELS)})"
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=list(files)))
+        with looking_up(name):
+            return Path(snapshot_download(name, revision=revision, allow_patterns=list(files)))
     except HFValidationError as error:
         raise BayesVLMError(
             f"{name!r} is neither a folder nor a Hub id; expected something like 'openai/clip-vit-base-patch32'."

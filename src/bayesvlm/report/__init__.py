@@ -4,7 +4,7 @@ The plots are pure functions from arrays to matplotlib figures; `render` sets bl
 and commands on one page that needs no network, in light and dark, on a phone and on paper.
 """
 
-from bayesvlm.report.blocks import Answer, Card, Commands, Gallery, Page, Plot, Section, Table, Text
+from bayesvlm.report.blocks import Answer, Card, Commands, Findings, Found, Gallery, Page, Plot, Section, Table, Text
 from bayesvlm.report.page import render, write_page
 from bayesvlm.report.plots import (
     Metric,
@@ -24,6 +24,8 @@ __all__ = [
     "Answer",
     "Card",
     "Commands",
+    "Findings",
+    "Found",
     "Gallery",
     "Metric",
     "Page",

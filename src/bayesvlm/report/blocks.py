@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.report.axes import tenths
 
 
 @dataclass(frozen=True)
@@ -122,10 +123,53 @@ class Gallery:
     def axis(self) -> tuple[float, float]:
         """The ends of the common axis of cosines, on tenths."""
         answers = [answer for card in self.cards for answer in card.answers]
-        low = min((answer.cosine_low for answer in answers), default=0.0)
-        high = max((answer.cosine_high for answer in answers), default=1.0)
-        first = math.floor(10 * low)
-        return first / 10, max(math.ceil(10 * high), first + 1) / 10
+        return tenths((answer.cosine_low for answer in answers), (answer.cosine_high for answer in answers))
+
+
+@dataclass(frozen=True)
+class Found:
+    """One thing that a search found: its picture, its cosine with an interval, and what is said of it in percent.
+
+    Args:
+        image: None where there is no picture of it.
+        title, subtitle: what it is called, and what else is known of it.
+        mean, low, high: of its cosine.
+        shares: probabilities, each under its name.
+        address: of its file, to open it; "" where it has none.
+    """
+
+    image: Image.Image | None
+    title: str
+    subtitle: str
+    mean: float
+    low: float
+    high: float
+    shares: Mapping[str, float] = field(default_factory=dict)
+    address: str = ""
+
+    def __post_init__(self) -> None:
+        for name, share in self.shares.items():
+            if not -1e-9 <= share <= 1 + 1e-9:  # also refuses nan
+                raise BayesVLMError(f"{name!r} of {self.title!r} is {share}; a probability is from 0 to 1.")
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a search found, side by side and in order; all cosines are drawn on one axis.
+
+    Args:
+        things: in order.
+        level: of the intervals, for those who cannot see them.
+    """
+
+    kind: ClassVar[str] = "findings"
+    things: Sequence[Found]
+    level: float = 0.95
+
+    @property
+    def axis(self) -> tuple[float, float]:
+        """The ends of the common axis of cosines, on tenths."""
+        return tenths((thing.low for thing in self.things), (thing.high for thing in self.things))
 
 
 @dataclass(frozen=True)
@@ -136,7 +180,7 @@ class Commands:
     lines: Sequence[tuple[str, str]]
 
 
-Block = Text | Table | Plot | Gallery | Commands
+Block = Text | Table | Plot | Gallery | Findings | Commands
 
 
 @dataclass(frozen=True)

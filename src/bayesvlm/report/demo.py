@@ -14,6 +14,7 @@ from torch import Tensor
 
 from bayesvlm.evaluation import not_worse_than_best, paired_t_test
 from bayesvlm.experiments.demo import Demo, Example, TestSet
+from bayesvlm.experiments.demo_pictures import NAMES
 from bayesvlm.experiments.methods import SINGLE
 from bayesvlm.experiments.scoring import Scores
 from bayesvlm.progress import duration
@@ -190,8 +191,8 @@ def next_commands(folder: str | Path, model: str) -> list[tuple[str, str]]:
     posterior, images = (shlex.quote(str(Path(folder) / name)) for name in ("posterior", "images"))
     return [
         (
-            f"bayesvlm classify {posterior} {images} --classes 'cat face,dog face,pizza'",
-            "your own names, with intervals",
+            f"bayesvlm classify {posterior} {images} --classes '{','.join(NAMES)}'",
+            "or your own names: probabilities, with intervals",
         ),
         (f"bayesvlm info {posterior}", "what was estimated"),
         (f"bayesvlm demo --model {other} --out demo-{other.removeprefix('emoji-')}", "the same with the other loss"),

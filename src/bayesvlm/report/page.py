@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.report.axes import percent
 from bayesvlm.report.blocks import Page, Table
 from bayesvlm.report.svg import inline_svg
 from bayesvlm.report.theme import css_variables
@@ -47,6 +48,7 @@ def render(page: Page) -> str:
     environment.filters.update(
         inline=inline_markup, paragraphs=paragraphs, svg=numbered_svg, picture=picture_address, share=_share
     )
+    environment.filters.update(small_picture=small_picture_address, percent=percent)
     environment.globals.update(css_variables=css_variables, column_classes=column_classes)
     slugs = _slugs([section.title for section in page.sections])
     sections = list(zip(slugs, page.sections, strict=True))
@@ -59,13 +61,16 @@ def write_page(page: Page, path: str | Path) -> Path:
     return write_whole(path, render(page).encode())
 
 
-def check_replaces(path: Path, made_from: Mapping[str, Any], overwrite: bool) -> None:
+def check_replaces(
+    path: Path, made_from: Mapping[str, Any], overwrite: bool, elsewhere: str = "another folder with --out"
+) -> None:
     """Refuse to write a page over one that shows something which the new one will not.
 
     Args:
         path: where the page is to be written.
         made_from: as the new page will have it; of a list the earlier page may show a part.
         overwrite: do it all the same.
+        elsewhere: what to name instead.
     """
     if overwrite or not path.exists():
         return
@@ -76,7 +81,7 @@ def check_replaces(path: Path, made_from: Mapping[str, Any], overwrite: bool) ->
     if lost:
         raise BayesVLMError(
             f"{path} is the page of something else (its {lost[0]}: {_told(earlier.get(lost[0]))}, now "
-            f"{_told(now[lost[0]])}); name another folder with --out, or replace the page with --overwrite."
+            f"{_told(now[lost[0]])}); name {elsewhere}, or replace the page with --overwrite."
         )
 
 
@@ -111,6 +116,18 @@ def picture_address(image: Image.Image) -> str:
     buffer = io.BytesIO()
     shown.save(buffer, format="PNG", optimize=True)
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+
+def small_picture_address(image: Image.Image) -> str:
+    """The same, as a JPEG where that is smaller: photographs are, drawings are not."""
+    shown = picture_address(image)
+    if image.has_transparency_data:
+        return shown
+    photo, buffer = image.convert("RGB"), io.BytesIO()
+    photo.thumbnail((_LARGEST_PICTURE, _LARGEST_PICTURE), Image.Resampling.LANCZOS)
+    photo.save(buffer, format="JPEG", quality=85, optimize=True)
+    other = "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
+    return min(shown, other, key=len)
 
 
 def column_classes(table: Table) -> list[str]:

@@ -16,7 +16,10 @@ import matplotlib
 
 from bayesvlm.core.errors import BayesVLMError
 
-WIDE, NARROW = 9.6, 3.6  # inches: a figure for a desk, a figure for a phone
+WIDE = 9.6
+"""Inches: a figure for a desk."""
+NARROW = 3.6
+"""Inches: a figure for a phone."""
 PIXELS_PER_INCH = 100  # on a page: 9 point letters come out 12.5 pixels tall
 
 
