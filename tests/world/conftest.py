@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import tarfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,10 +65,11 @@ def concepts() -> list[dict[str, str]]:
 
 @pytest.fixture(scope="session")
 def rows() -> list[dict[str, str]]:
-    """splits.csv."""
-    return table("splits.csv")
+    """splits.csv.gz."""
+    return table("splits.csv.gz")
 
 
 def table(name: str) -> list[dict[str, str]]:
-    with (DATA / "emoji" / name).open(encoding="utf-8", newline="") as file:
+    opened = gzip.open if name.endswith(".gz") else open
+    with opened(DATA / "emoji" / name, "rt", encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))

@@ -151,7 +151,7 @@ def _emoji(concepts: Sequence[Concept], splits: Splits, images: Images) -> dict[
         "emoji/classnames.txt": _lines(concept.label for concept in classes),
         "emoji/zeroshot_classification_templates.txt": _lines(TEMPLATES),
         "emoji/concepts.csv": _table(["class", "code", "label", "group", "subgroup", "seen", "keywords"], listed),
-        "emoji/splits.csv": _table(["key", "class", "split", "active"], rows),
+        "emoji/splits.csv.gz": _packed(_table(["key", "class", "split", "active"], rows)),
     } | _shards("emoji", shards)
 
 
@@ -224,9 +224,14 @@ def _tar(members: Iterable[tuple[str, bytes]]) -> bytes:
             info = tarfile.TarInfo(name)
             info.size = len(content)
             tar.addfile(info, io.BytesIO(content))
+    return _packed(buffer.getvalue())
+
+
+def _packed(content: bytes) -> bytes:
+    """Compressed, without a name or a time."""
     packed = io.BytesIO()  # gzip.compress would write another header from Python 3.13 on
     with gzip.GzipFile(filename="", mode="wb", fileobj=packed, compresslevel=9, mtime=0) as file:
-        file.write(buffer.getvalue())
+        file.write(content)
     return packed.getvalue()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import hashlib
 import json
 from collections import Counter
@@ -17,6 +18,7 @@ from bayesvlm.core.printing import described
 from bayesvlm.data import LabelledShards, Sample, SkippedImages
 
 FOLDER = Path(__file__).parent
+"""Where the package lies, and below it the drawings, the models and their posteriors."""
 DATA = FOLDER / "data"
 
 SPLITS = {
@@ -231,7 +233,7 @@ def _halves() -> dict[str, str]:
 
 
 def _drawings() -> list[dict[str, str]]:
-    with (DATA / "emoji/splits.csv").open(encoding="utf-8", newline="") as file:
+    with gzip.open(DATA / "emoji/splits.csv.gz", "rt", encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
