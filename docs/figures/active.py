@@ -73,7 +73,7 @@ def main() -> None:
             for tasks in (TASKS, OTHER_TASKS):
                 names = {name: everything[name] for name in map(titled, tasks)}
                 print(table(names, over, budget))
-    (HERE / "active.json").write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
+    (HERE / "active.json").write_text(json.dumps(numbers, separators=(",", ":")) + "\n", encoding="utf-8")
 
 
 def titled(task: tuple[str, str, str]) -> str:

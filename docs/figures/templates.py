@@ -108,7 +108,7 @@ def line(found: dict[str, Any]) -> str:
 def main() -> None:
     validation = resolve("validation").open()
     numbers = {name: {each: measure(name, resolve(each).open(), validation) for each in SETS} for name in MODELS}
-    (HERE / "templates.json").write_text(json.dumps(numbers, indent=2) + "\n", encoding="utf-8")
+    (HERE / "templates.json").write_text(json.dumps(numbers, separators=(",", ":")) + "\n", encoding="utf-8")
     print(
         "| model | set | prompts | top-1 % | NLPD | ECE % | text variance: to one / to its own |\n" + "|---" * 7 + "|"
     )

@@ -46,7 +46,7 @@ def main() -> None:
         for name in MODELS:
             if name not in found.setdefault(part, {}):
                 found[part][name] = measure(Seen(name, cifar))
-                path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+                path.write_text(json.dumps(found, separators=(",", ":")) + "\n", encoding="utf-8")
                 print(part, name, "done", flush=True)
     print_tables()
 

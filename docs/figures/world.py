@@ -25,7 +25,7 @@ def main() -> None:
             drawn = figures(demo)
             for plot in SHOWN:
                 save_png(drawn[plot], HERE / f"world-{plot}.png")
-    (HERE / "world.json").write_text(json.dumps(numbers, indent=2) + "\n", encoding="utf-8")
+    (HERE / "world.json").write_text(json.dumps(numbers, separators=(",", ":")) + "\n", encoding="utf-8")
     print(markdown(numbers))
 
 
