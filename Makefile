@@ -11,7 +11,7 @@ export HF_HUB_OFFLINE ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-plain test-compat test-openclip test-wheel lint format demo bench bench-gpu docs clean
+.PHONY: help install test test-plain test-compat test-openclip test-wheel lint format demo bench bench-gpu docs site clean
 
 help:  ## this text
 	@echo "bayesvlm: CLIP and SigLIP that know what they do not know"
@@ -21,11 +21,11 @@ help:  ## this text
 demo: $(VENV)/.installed  ## run the main job end to end on the embedded world; ends with a report
 	@$(VENV)/bin/bayesvlm demo --overwrite
 
-test: $(VENV)/.installed  ## build .venv if need be and run the whole test suite
-	@$(VENV)/bin/python -m pytest -n 2 --dist loadgroup -q
+test: $(VENV)/.installed  ## build .venv if need be and run the whole test suite, notebooks among it
+	@$(VENV)/bin/python -m pytest -n 2 --dist loadgroup -q --nbmake
 
-test-plain: $(VENV)/.installed  ## core, active learning, serving and BayesVLM under the plainest instruction set
-	@$(PLAIN) $(VENV)/bin/python -m pytest -n 2 -q tests/core tests/active tests/safety tests/serving tests/test_*.py
+test-plain: $(VENV)/.installed  ## core, active learning, search, serving and BayesVLM under the plainest instruction set
+	@$(PLAIN) $(VENV)/bin/python -m pytest -n 2 -q tests/core tests/active tests/retrieval tests/safety tests/serving tests/test_*.py
 
 test-compat: $(COMPAT)/.installed test-openclip  ## what touches transformers, on its version 4; and the tests of open_clip
 	@$(COMPAT)/bin/python -m pytest -n 2 -q tests/images tests/models tests/artifacts tests/experiments tests/cli \
@@ -47,7 +47,7 @@ format: $(VENV)/.installed  ## put the code in shape
 	@$(VENV)/bin/ruff check --fix-only .
 	@$(VENV)/bin/ruff format .
 
-bench: $(VENV)/.installed  ## speed: `bayesvlm bench --check`, ours and the textbook form in turns, then the scripts that look closer
+bench: $(VENV)/.installed  ## speed: `bayesvlm bench --check`, ours and the textbook form in turns, then the scripts that look closer (by hand, as they take longer: retrieval, near_copies, app)
 	@$(VENV)/bin/bayesvlm bench --check || echo "something got slower; going on"
 	@$(VENV)/bin/python benchmarks/curvature.py
 	@$(VENV)/bin/python benchmarks/posterior.py
@@ -65,20 +65,26 @@ bench: $(VENV)/.installed  ## speed: `bayesvlm bench --check`, ours and the text
 bench-gpu:  ## what wants a GPU, with the python that is there and nothing installed: under 8 minutes
 	@sh benchmarks/gpu.sh
 
-docs: $(VENV)/.installed  ## draw the figures of docs/ anew (by hand, as they take longer: active, pairs, rounds, scaling, stopping, templates, unknown)
+docs: $(VENV)/.installed  ## draw the figures of docs/ anew (by hand, as they take longer: active, app_ask, captions, duplicates, pairs, retrieval, rounds, scaling, stopping, templates, unknown)
 	@$(VENV)/bin/python docs/figures/answer.py
 	@$(VENV)/bin/python docs/figures/approximation.py
+	@$(VENV)/bin/python docs/figures/concepts.py
 	@$(VENV)/bin/python docs/figures/world.py
 	@$(VENV)/bin/python docs/figures/probability.py
 	@$(VENV)/bin/python docs/figures/thresholds.py
 	@$(VENV)/bin/python docs/figures/scale.py
 
+site: $(VENV)/.installed  ## build the site into site/, which is read from a server or from the disk; fails on warnings and dead links
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build --strict --quiet
+	@echo "the site is site/index.html"
+
 install: $(VENV)/.installed  ## build .venv only
 
 clean:  ## remove the virtual environments and caches
-	rm -rf $(VENV) $(COMPAT) $(OPENCLIP) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(COMPAT) $(OPENCLIP) site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 $(VENV)/.installed: $(PROJECTS) constraints.txt
+	@echo "installing some 150 packages into $(VENV): two to five minutes"
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]' $(OTHERS)
 	@touch $@
