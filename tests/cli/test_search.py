@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import re
@@ -188,6 +189,71 @@ def test_abstaining(here: Path, run: Run) -> None:
     assert (len(shown["hits"]), shown["abstained"]) == (10, False)
     image = run("search", "calibrated", "-i", here / "photos/b/1.png", "--abstain")
     assert "the calibration says nothing" in image.err
+
+
+def test_prompts(here: Path, run: Run, refuse: Run) -> None:
+    words = ("search", "index", "pizza", "-k", 3, "--json")
+    one = run(*words, "--template", "a {c}.", "--template", "my {}").json["queries"][0]
+    hits = Index.open("index").search("pizza", k=3, templates=["a {c}.", "my {c}"])
+    assert isinstance(hits, Hits)
+    assert [hit["mean"] for hit in one["hits"]] == pytest.approx(hits.mean.tolist(), abs=1e-6)
+    (here / "prompts.txt").write_text("a {c}.\nmy {}\n")
+    assert run(*words, "--templates", "prompts.txt").json["queries"][0] == one
+    assert run(*words).json["queries"][0] != one
+    assert (
+        "for queries in words" in refuse("search", "index", "--like", "openmoji-black_1f600", "--template", "{c}").err
+    )
+    assert "no place for" in refuse(*words, "--template", "a photo").err
+
+
+def test_calibrated_in_prompts_it_asks_in_them(here: Path, run: Run) -> None:
+    shutil.copytree("small", "calibrated")
+    rows = "".join(f"thing {number},photos/{ALBUMS[number % 2]}/{number}.png\n" for number in range(12))
+    (here / "q.csv").write_text("query,path\n" + rows)
+    made = run("index", "calibrate", "calibrated", "q.csv", "--error", 0.3, "--template", "a {c}")
+    assert made.code == 0, made.err
+    usual = run("search", "calibrated", "pizza", "--json").json["queries"][0]
+    told = run("search", "calibrated", "pizza", "--template", "a {c}", "--json").json["queries"][0]
+    assert usual == told
+    assert usual["matches"] is not None
+    other = run("search", "calibrated", "pizza", "--template", "{c}", "--abstain")
+    assert "another --template" in other.err
+
+
+def test_like_an_item(here: Path, run: Run, refuse: Run) -> None:
+    names = [f"photos/b/{number}.png" for number in (1, 3)]
+    whole, said = run("search", "small", "--like", here / names[0], "-l", "3.png", "-k", 4, "--json").json["queries"]
+    assert [each["query"] for each in (whole, said)] == [str(here / name) for name in names]
+    hits = Index.open("small").like(str(here / names[0]), k=4)
+    assert isinstance(hits, Hits)
+    assert [hit["id"] for hit in whole["hits"]] == list(hits.ids)
+    assert str(here / names[0]) not in hits.ids
+    assert "does not have: 'nobody.png'" in refuse("search", "small", "--like", "nobody.png").err
+
+
+def test_a_file_of_what_was_found(here: Path, run: Run, refuse: Run) -> None:
+    words = ("search", "small", "pizza", 'a, "b"', "-k", 3, "--level", 0.5)
+    found = run(*words, "--out", "found.csv", "--json").json
+    assert found["out"] == "found.csv"
+    with open("found.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    hits = [(each["query"], rank, hit) for each in found["queries"] for rank, hit in enumerate(each["hits"], 1)]
+    assert len(rows) == len(hits) == 6
+    for row, (query, rank, hit) in zip(rows, hits, strict=True):
+        assert (row["query"], row["rank"], row["id"], row["album"]) == (
+            query, str(rank), hit["id"], hit["columns"]["album"],
+        )  # fmt: skip
+        numbers = [float(row[name]) for name in ("cosine", "std", "low", "high", "p_best")]
+        assert numbers == [hit["mean"], hit["std"], *hit["interval"], hit["p_best"]]
+        assert (row["p_match"], row["matches"]) == ("", "")
+    assert "found.csv is there already" in refuse(*words, "--out", "found.csv").err
+    run(*words, "--out", "found.csv", "--overwrite")
+    run(*words, "-o", "found.jsonl")
+    lines = [json.loads(line) for line in (here / "found.jsonl").read_text().splitlines()]
+    assert [(line["query"], line["id"], line["matches"]) for line in lines] == [
+        (query, hit["id"], None) for query, _, hit in hits
+    ]
+    assert "csv (.csv) or json lines" in refuse(*words, "--out", "found.txt").err
 
 
 # The page -------------------------------------------------------------------------------------------------------------

@@ -428,3 +428,17 @@ def test_columns_as_numpy_and_pandas_have_them() -> None:
     ):
         column = check_columns({"of": values}, 2)["of"]
         assert (str(column.type), column.to_pylist()) == (kind, expected)
+
+
+def test_hits_as_a_table_of_pandas(make: Callable[..., Index], texts: Features) -> None:
+    pandas = pytest.importorskip("pandas", reason="tables of pandas (extra pandas)")
+    index = make(columns={"year": list(range(60)), "id of old": ["x"] * 60})
+    hits = index.search(texts, k=4)
+    table = pandas.concat([each.to_pandas(0.5) for each in hits])
+    assert list(table.columns) == ["query", "id", "path", "mean", "std", "low", "high", "p_best", "year", "id of old"]
+    assert len(table) == 4 * len(texts)
+    first = table.iloc[0]
+    assert (first["id"], first["query"]) == (hits[0].ids[0], hits[0].query)
+    assert (first["low"], first["high"]) == pytest.approx([float(bound[0]) for bound in hits[0].interval(0.5)])
+    assert table.groupby("query")["p_best"].sum().to_numpy() == pytest.approx(1.0)
+    assert len(index.search(texts[:1], k=4, where={"year": -1})[0].to_pandas()) == 0

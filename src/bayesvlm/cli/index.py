@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from bayesvlm.cli.engine import Actors, Address, CpusPerActor, Engine, GpusPerActor, ray_options
-from bayesvlm.cli.options import Device, Json, Model, Root, Strict
+from bayesvlm.cli.options import Device, Json, Model, OwnTemplates, QueryTemplate, Root, Strict
 from bayesvlm.cli.output import emit, remark, table
 
 if TYPE_CHECKING:
@@ -200,6 +200,8 @@ def calibrate(
     error: Annotated[
         float, typer.Option(help="How often a query that has a match may be told that nothing matches.")
     ] = 0.05,
+    template: QueryTemplate = None,
+    templates: OwnTemplates = None,
     model: Model = None,
     device: Device = None,
     as_json: Json = False,
@@ -211,6 +213,8 @@ def calibrate(
     of id a column of the index serves, such as label: all images with that value answer it. Without a second column
     there are no answers to learn from, and what is kept promises nothing.
 
+    With --template or --templates searches of this index ask in these prompts from then on, unless told otherwise.
+
     Examples:
 
         bayesvlm index calibrate index/ queries.csv --error 0.05
@@ -218,13 +222,15 @@ def calibrate(
         bayesvlm search index/ "a red car" --abstain
     """
     from bayesvlm.cli.options import check_shares
+    from bayesvlm.cli.prompts import templates_given
     from bayesvlm.cli.queries import read_relevant
     from bayesvlm.retrieval import Index
 
     check_shares({"--error": error})
+    asked_in = templates_given(template, templates, ()) or None
     found = Index.open(place, model=model, device=device)
     texts, relevant = read_relevant(queries, found)
-    made = found.calibrate(texts, relevant, error=error).calibration
+    made = found.calibrate(texts, relevant, error=error, templates=asked_in).calibration
     assert made is not None
     result = {"index": place, **made.summary()}
     known = next((text for text, of in zip(texts, relevant or [], strict=False) if of), texts[0])

@@ -12,7 +12,6 @@ from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.estimation import Tower
 from bayesvlm.progress import progress_bar
 from bayesvlm.retrieval.filters import one_of
-from bayesvlm.retrieval.hits import LEVEL
 from bayesvlm.retrieval.matching import (
     DEPTH,
     FITTED,
@@ -55,7 +54,7 @@ def calibrated(
         for start in range(0, len(asked), _TOGETHER):
             own = None if labels is None else labels[start : start + _TOGETHER]
             k = min(rows, max(FITTED, DEPTH + max(map(len, own or [set()]))))
-            searcher = Searcher(store, vlm, tower, k, None, "mean", LEVEL, False, None, 0)
+            searcher = Searcher(store, vlm, tower, k)
             some = asked[start : start + _TOGETHER]
             for place, scored in enumerate(searcher.scored(some, labels is not None)):
                 found.add(scored, float(some.variance[place]), None if own is None else own[place])
@@ -67,7 +66,7 @@ def calibrated(
             f"All {len(scores)} queries score the same ({float(scores[0]):.4g}), so nothing can be learnt from them; "
             "calibrate on different queries."
         )
-    return Calibration(error, found.matched, found.nothing, found.without, model, asked.tower, rows)
+    return Calibration(error, found.matched, found.nothing, found.without, model, asked.tower, rows, asked.prompts)
 
 
 def checked_relevant(

@@ -12,6 +12,7 @@ import torch
 from scipy.stats import norm
 from torch import Tensor
 
+from bayesvlm.core.dataframe import needed_pandas
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.linearised import probability_of_best
 from bayesvlm.core.notebook import html_table
@@ -196,6 +197,33 @@ class Hits(Sequence[Hit]):
             "self_consistency": self.self_consistency,
             "hits": found,
         }
+
+    def to_pandas(self, level: float = LEVEL) -> Any:  # pandas.DataFrame
+        """A table with a row per hit, by its rank; those of several searches can be concatenated.
+
+        Its columns are `query`, `id`, `path`, `mean`, `std`, `low` and `high` of the interval, `p_best`, `p_match`
+        where the index is calibrated, and those that were kept of the items.
+
+        Args:
+            level: probability that the interval covers.
+        """
+        pandas = needed_pandas()
+        low, high = self.interval(level)
+        own: dict[str, Any] = {
+            "query": [self.query] * len(self),
+            "id": list(self.ids),
+            "path": list(self.paths),
+            "mean": self.mean.numpy(),
+            "std": self.std.numpy(),
+            "low": low.numpy(),
+            "high": high.numpy(),
+            "p_best": self.p_best.numpy(),
+        }
+        if self.p_match is not None:
+            own["p_match"] = self.p_match.numpy()
+        called = {name: f"{name} (column)" if name in own else name for name in self.columns}
+        own |= {called[name]: list(values) for name, values in self.columns.items()}
+        return pandas.DataFrame(own, index=pandas.RangeIndex(1, len(self) + 1, name="rank"))
 
     def __repr__(self) -> str:
         answer = {None: "", True: ", not turned away", False: ", nothing here matches"}[self.matches]

@@ -14,15 +14,16 @@ import torch
 from bayesvlm.core.errors import BayesVLMError, check_choice, check_count
 from bayesvlm.core.estimation import TOWERS, Tower
 from bayesvlm.progress import progress_bar
+from bayesvlm.prompts import Templates
 from bayesvlm.retrieval.adding import Items, as_ids, check_distinct
 from bayesvlm.retrieval.calibrating import calibrated
-from bayesvlm.retrieval.columns import OWN, VECTOR, check_columns, fitted, kinds, schema
+from bayesvlm.retrieval.columns import OWN, VECTOR, check_columns, fitted, from_arrow, kinds, schema
 from bayesvlm.retrieval.filters import Kind, Where, as_sql, one_of
 from bayesvlm.retrieval.hits import LEVEL, Hits
 from bayesvlm.retrieval.identity import check_identity, identity, loaded, posterior_files
 from bayesvlm.retrieval.matching import FILE, Calibration
 from bayesvlm.retrieval.queries import Queries
-from bayesvlm.retrieval.rows import shape_of
+from bayesvlm.retrieval.rows import Rows, shape_of
 from bayesvlm.retrieval.searching import Rank, Searcher
 from bayesvlm.retrieval.store import ABOUT, SCHEMA, Store
 from bayesvlm.vlm import BayesVLM
@@ -332,6 +333,7 @@ class Index:
         *,
         where: Where | None = None,
         tower: Tower | None = None,
+        templates: Templates | None = None,
         rank: Rank = "mean",
         level: float = LEVEL,
         exact: bool = False,
@@ -347,6 +349,8 @@ class Index:
             where: a condition on columns, such as {"year": (">=", 2020), "album": ["a", "b"]}; values cannot break out
                 of it. Or a condition in SQL, which must not be made of what others type.
             tower: what Features, or strings, are of; None: of the other tower, and texts.
+            templates: prompts with {c} in the place of a text, averaged as one query, as for `BayesVLM.classify`; None:
+                those of the calibration, and as they are where there is none.
             rank: "mean"; "lower", by the lower end of the interval, to be safe; "upper", to explore. Both look at ten
                 times as many items as are returned.
             level: of that interval.
@@ -355,14 +359,60 @@ class Index:
                 some ten million rows.
             seed: of the draws behind `p_best`.
         """
-        check_count("k", k)
-        check_choice("rank", rank, get_args(Rank))
-        asked = Queries.of(self.vlm, query, tower, self.tower)
-        searcher = Searcher(
-            self._store, self.vlm, self.tower, k, where, rank, level, exact, probes, seed, self._calibration
-        )
+        options = {"where": where, "rank": rank, "level": level, "exact": exact, "probes": probes, "seed": seed}
+        searcher = self._searcher(k, options)
+        usual = None if self._calibration is None else self._calibration.prompts or None
+        asked = Queries.of(self.vlm, query, tower, self.tower, templates, usual)
         found = searcher(asked)
         return found[0] if asked.single else found
+
+    def like(
+        self,
+        ids: Sequence[str] | str,
+        k: int = 10,
+        *,
+        where: Where | None = None,
+        rank: Rank = "mean",
+        level: float = LEVEL,
+        exact: bool = False,
+        probes: int | None = None,
+        seed: int = 0,
+    ) -> Hits | list[Hits]:
+        """The k items most like one that is here, or like each of several; nothing is encoded.
+
+        An item is not among those that are like it, but its copies are: their cosine is 1 and has no variance.
+
+        Args:
+            ids: of the item, or a list of ids, and then a list of Hits is returned.
+            k, where, rank, level, exact, probes, seed: as for `search`.
+        """
+        options = {"where": where, "rank": rank, "level": level, "exact": exact, "probes": probes, "seed": seed}
+        searcher = self._searcher(k, {**options, "others": True})
+        names, vlm = as_ids(ids), self.vlm
+        if not names:
+            raise BayesVLMError("There is no id to look for the like of; give at least one.")
+        asked = Queries.of_rows(vlm, self._stored(names), names, self.tower, isinstance(ids, str))
+        found = searcher(asked)
+        return found[0] if asked.single else found
+
+    def _searcher(self, k: int, options: Mapping[str, Any]) -> Searcher:
+        check_count("k", k)
+        check_choice("rank", options["rank"], get_args(Rank))
+        return Searcher(self._store, self.vlm, self.tower, k, calibration=self._calibration, **options)
+
+    def _stored(self, ids: Sequence[str]) -> Rows:
+        """What is kept of items, in the order of their ids, which may stand several times."""
+        import pyarrow as pa
+
+        kept = ["id", VECTOR, "white", "alpha", "beta"]
+        batches = [batch for each in _conditions(dict.fromkeys(ids)) for batch in self._store.read(each, kept)]
+        found = pa.Table.from_batches(batches) if batches else None
+        place = {} if found is None else {name: row for row, name in enumerate(found["id"].to_pylist())}
+        missing = [name for name in ids if name not in place]
+        if missing or found is None:
+            listed = ", ".join(map(repr, missing[:3])) + (", ..." if len(missing) > 3 else "")
+            raise BayesVLMError(f"{self.place} has no item {listed}; give ids of items that are there.")
+        return from_arrow(found)[[place[name] for name in ids]]
 
     # Cut-offs --------------------------------------------------------------------------------------------------------
 
@@ -378,6 +428,7 @@ class Index:
         *,
         error: float = 0.05,
         tower: Tower | None = None,
+        templates: Templates | None = None,
         progress: bool | None = None,
     ) -> Self:
         """Learn from queries whose answers are known when nothing here matches; kept with the index, and returned.
@@ -385,7 +436,7 @@ class Index:
         Searches then say so in `hits.matches`: of queries that have a match, and are like these, at most `error` are
         told that nothing matches, because the best cosine is too low or the query itself too uncertain. It holds for
         the index as it is now; more items raise cosines, so that fewer are turned away, but deleting many ends it.
-        Under a `where`, and with `probes`, nothing is said.
+        Under a `where`, with `probes`, and of texts in other templates nothing is said.
 
         Args:
             queries: texts, images, Features or vectors, as for `search`.
@@ -394,10 +445,10 @@ class Index:
                 known; then queries are flagged that are among the `error` least self-consistent or most uncertain,
                 without any guarantee.
             error: the share of queries with a match that may be turned away.
-            tower: as for `search`.
+            tower, templates: as for `search`.
             progress: None shows a bar on a terminal.
         """
-        asked = Queries.of(self.vlm, queries, tower, self.tower)
+        asked = Queries.of(self.vlm, queries, tower, self.tower, templates)
         found = calibrated(self._store, self.vlm, self.tower, asked, relevant, error, progress)
         self._store.put_files({FILE: json.dumps(found.to_json()).encode()})
         self._calibration = found

@@ -136,6 +136,7 @@ class Calibration:
         model: of the probability that a hit is relevant; None without labels.
         tower: that the queries are of; None: plain vectors. Nothing is said of queries of another kind.
         rows: items in the index at the time.
+        prompts: the templates that texts were asked in, as `Queries.prompts`; nothing is said of others.
     """
 
     error: float
@@ -145,6 +146,11 @@ class Calibration:
     model: MatchModel | None
     tower: Tower | None
     rows: int
+    prompts: tuple[str, ...] = ()
+
+    def is_of(self, tower: Tower | None, prompts: tuple[str, ...]) -> bool:
+        """Whether it says something of queries of a tower in these templates; of Features nobody knows in which."""
+        return self.tower == tower and (self.prompts == prompts or not self.prompts or not prompts)
 
     @property
     def labelled(self) -> bool:
@@ -216,6 +222,7 @@ class Calibration:
             "error": self.error,
             "tower": self.tower,
             "rows": self.rows,
+            "prompts": list(self.prompts),
             "model": None if self.model is None else vars(self.model),
             **{name: {of: values.tolist() for of, values in vars(getattr(self, name)).items()} for name in _ASKED},
         }
@@ -232,7 +239,14 @@ class Calibration:
                 )
             model = None if raw["model"] is None else MatchModel(**raw["model"])
             asked = {name: Asked.of(**raw[name]) for name in _ASKED}
-            return cls(error=check_error(raw["error"]), model=model, tower=raw["tower"], rows=raw["rows"], **asked)
+            return cls(
+                error=check_error(raw["error"]),
+                model=model,
+                tower=raw["tower"],
+                rows=raw["rows"],
+                prompts=tuple(raw["prompts"]),
+                **asked,
+            )
         except BayesVLMError:
             raise
         except (ValueError, KeyError, TypeError, RuntimeError):
