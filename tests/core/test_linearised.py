@@ -16,6 +16,7 @@ from bayesvlm.core.embeddings import Shape
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.factors import KroneckerFactors
 from bayesvlm.core.features import Features
+from bayesvlm.core.joint import query_cosines
 from bayesvlm.core.linearised import (
     Directed,
     joint_cosines,
@@ -238,42 +239,14 @@ def test_independent_items_would_have_another_variance() -> None:
 def test_joint_cosines_of_one_tower_equal_the_dense_jacobian(covariance: Any) -> None:
     posterior, query, items = tower(covariance), features(1, seed=10), features(N, seed=20)
     expected = dense_cosines(posterior, query, items)
-    found = joint_cosines(
-        directed(posterior, query), posterior.shape, directed(posterior, items), posterior.shape, same_tower=True
-    )
+    found = joint_cosines(directed(posterior, query), directed(posterior, items), posterior.shape)
     for actual, wanted in zip(found, expected, strict=True):
         assert_close(actual, wanted, 1e-12)
 
 
-@pytest.mark.parametrize("covariance", COVARIANCES)
-def test_joint_cosines_of_two_towers_equal_the_dense_jacobian(covariance: Any) -> None:
-    images, texts = tower(covariance), tower(covariance, seed=60, width=3)
-    query, items = features(1, seed=10, width=3), features(N, seed=20)
-    (text,), image = parts(texts, query), parts(images, items)
-    P, Q = images.projection.augmented.double(), texts.projection.augmented.double()
-
-    def cosines(P: Tensor, Q: Tensor) -> Tensor:  # [N]
-        h = Q @ text[0] + text[1]
-        return torch.stack([(P @ phi + r) @ h / ((P @ phi + r).norm() * h.norm()) for phi, r in image])
-
-    by_image, by_text = jacrev(cosines, argnums=(0, 1))(P, Q)
-    by_image, by_text = by_image.reshape(N, -1), by_text.reshape(N, -1)
-    expected = by_image @ weight_covariance(images) @ by_image.T
-    found, covariances = joint_cosines(
-        directed(texts, query), texts.shape, directed(images, items), images.shape, same_tower=False
-    )
-    assert_close(found, cosines(P, Q), 1e-13)
-    assert_close(covariances, expected + by_text @ weight_covariance(texts) @ by_text.T, 1e-12)
-    vector = Directed(directed(texts, query).mean, normal(1, 9, seed=1))
-    alone = joint_cosines(vector, None, directed(images, items), images.shape, same_tower=False)
-    assert_close(alone[1], expected, 1e-12, "a vector has no variance of its own")
-
-
 def test_the_query_itself_is_found_for_certain() -> None:
     posterior, items = tower(), features(N, seed=20)
-    mean, covariance = joint_cosines(
-        directed(posterior, items[:1]), posterior.shape, directed(posterior, items), posterior.shape, same_tower=True
-    )
+    mean, covariance = joint_cosines(directed(posterior, items[:1]), directed(posterior, items), posterior.shape)
     assert float(mean[0]) == 1
     assert float(covariance[0].abs().max()) < 1e-15
     assert float(covariance.diagonal()[1:].min()) > 1e-5
@@ -282,9 +255,7 @@ def test_the_query_itself_is_found_for_certain() -> None:
 def test_two_queries_are_refused() -> None:
     posterior, items = tower(), features(N, seed=20)
     with pytest.raises(BayesVLMError, match="The query has 2 rows"):
-        joint_cosines(
-            directed(posterior, items[:2]), posterior.shape, directed(posterior, items), posterior.shape, True
-        )
+        joint_cosines(directed(posterior, items[:2]), directed(posterior, items), posterior.shape)
 
 
 # The best of them -----------------------------------------------------------------------------------------------------
@@ -320,7 +291,7 @@ def test_copies_share_alike() -> None:
         torch.cat([items.residual, items.residual]),  # type: ignore[list-item]
     )
     query = Directed(unit(normal(1, d, seed=9)), torch.zeros(1, p + 1).double())
-    mean, covariance = joint_cosines(query, None, directed(posterior, twice), posterior.shape, same_tower=False)
+    mean, covariance = query_cosines(query, None, directed(posterior, twice), posterior.shape)
     found = probability_of_best(mean, covariance)
     assert_close(found[:3], found[3:], 1e-12)
     assert_close(2 * found[:3], probability_of_best(mean[:3], covariance[:3, :3], draws=20_000), 0.1)

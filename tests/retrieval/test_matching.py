@@ -316,8 +316,8 @@ def test_items_that_are_added_turn_nobody_away(make: Make, asked: tuple[Features
 def test_memory_grows_with_the_answers_and_not_with_their_pairs(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     from bayesvlm.retrieval import searching
 
-    together, joint = [], searching.joint_cosines
-    monkeypatch.setattr(searching, "joint_cosines", lambda *of: together.append(len(of[2].mean)) or joint(*of))
+    together, joint = [], searching.query_cosines
+    monkeypatch.setattr(searching, "query_cosines", lambda *of: together.append(len(of[2].mean)) or joint(*of))
     monkeypatch.setattr(searching, "JOINT", 25)
     queries = Features(torch.randn(40, P_TEXT, generator=torch.Generator().manual_seed(3)))
     index, relevant = make(), [[f"item {row}" for row in range(place % 2, ITEMS, 2)] for place in range(40)]

@@ -1,4 +1,5 @@
-r"""Cosines of embeddings that share a draw of the projection, linearised: two pictures, or one query and all its hits.
+r"""Cosines of embeddings of one tower, which share a draw of its projection, linearised: two pictures, or one and all
+that is like it.
 
 The mathematics: docs/method.md, "Search".
 
@@ -102,40 +103,26 @@ def paired_cosines(x: Directed, y: Directed, shape: Shape) -> tuple[Tensor, Tens
     return (1 - near).clamp(-1, 1).to(x.mean), variance.to(x.mean)
 
 
-def joint_cosines(
-    query: Directed, query_shape: Shape | None, items: Directed, shape: Shape, same_tower: bool
-) -> tuple[Tensor, Tensor]:  # [k], [k, k]
-    """Mean and joint covariance of the cosines of one query with k items under shared draws, float64.
+def joint_cosines(query: Directed, items: Directed, shape: Shape) -> tuple[Tensor, Tensor]:  # [k], [k, k]
+    """Mean and joint covariance of the cosines of one query with k items of its own tower, float64.
+
+    Of the other tower: `bayesvlm.core.joint.query_cosines`.
 
     Args:
         query: one row.
-        query_shape: R of the query's tower; None: a vector without variance, whose `white` is not looked at.
         items: what was found.
-        shape: R of the items' tower.
-        same_tower: whether query and items share their projection.
+        shape: R of their tower.
     """
     if len(query.mean) != 1:
         raise BayesVLMError(f"The query has {len(query.mean)} rows; pass one query, as one row.")
-    found = _Unit.of(items, shape)
-    u = _Unit.of(Directed(query.mean, query.mean), shape).direction  # [1, d]
-    apart, together = found.direction - u, found.direction + u
+    found, asked = _Unit.of(items, shape), _Unit.of(query, shape)
+    apart, together = found.direction - asked.direction, found.direction + asked.direction
     near, far = _squares(apart)[:, None] / 2, _squares(together)[:, None] / 2
-    mean = (1 - near[:, 0]).clamp(-1, 1)
-    if query_shape is not None and same_tower:
-        white = _Unit.of(query, shape).white
-        left = torch.cat([found.white + white, white - found.white])
-        right = torch.cat([_rooted(near * together, shape), _rooted(far * apart, shape)])
-        blocks = (left @ left.T) * (right @ right.T) / 4
-        k = len(mean)
-        return mean, blocks[:k, :k] + blocks[:k, k:] + blocks[k:, :k] + blocks[k:, k:]
-    # u - c v and v - c u, in differences too
-    of_items = _rooted((near * together - far * apart) / 2, shape)
-    covariance = (found.white @ found.white.T) * (of_items @ of_items.T)
-    if query_shape is not None:
-        white = _Unit.of(query, query_shape).white
-        of_query = _rooted((near * together + far * apart) / 2, query_shape)
-        covariance = covariance + _squares(white) * (of_query @ of_query.T)
-    return mean, covariance
+    left = torch.cat([found.white + asked.white, asked.white - found.white])
+    right = torch.cat([_rooted(near * together, shape), _rooted(far * apart, shape)])
+    blocks = (left @ left.T) * (right @ right.T) / 4
+    k = len(near)
+    return (1 - near[:, 0]).clamp(-1, 1), blocks[:k, :k] + blocks[:k, k:] + blocks[k:, :k] + blocks[k:, k:]
 
 
 def probability_of_best(mean: Tensor, covariance: Tensor, draws: int = 512, seed: int = 0) -> Tensor:

@@ -22,7 +22,7 @@ LEVEL = 0.95
 """Of credible intervals, unless told otherwise."""
 DRAWS = 512
 """Of the cosines of the items of one search, for the probability that one is the best of them."""
-JOINT = 1000
+JOINT = 100
 """Hits whose joint covariance is kept: memory grows with their square. Those behind them have a `p_best` of 0."""
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from bayesvlm.core.embeddings import Shape
 from bayesvlm.core.errors import BayesVLMWarning, check_count
 from bayesvlm.core.estimation import TOWERS, Tower
+from bayesvlm.core.joint import query_cosines
 from bayesvlm.core.linearised import Directed, joint_cosines, paired_cosines
 from bayesvlm.retrieval.columns import FOUND, OWN, VECTOR, from_arrow, kinds
 from bayesvlm.retrieval.filters import Where, as_sql
@@ -223,9 +224,10 @@ class Searcher:
     def _joint(self, seen: _Seen, order: Tensor) -> tuple[Tensor, Tensor]:  # [k], [k, k]
         """Mean and covariance of the cosines of some items together."""
         assert seen.rows is not None
-        of = None if seen.of is None else self._shapes[seen.of]
-        own = self._shapes[self.tower]
-        return joint_cosines(seen.query.directed, of, seen.rows[order].directed, own, seen.of == self.tower)
+        query, items, own = seen.query.directed, seen.rows[order].directed, self._shapes[self.tower]
+        if seen.of == self.tower:
+            return joint_cosines(query, items, own)
+        return query_cosines(query, None if seen.of is None else self._shapes[seen.of], items, own)
 
     @cached_property
     def _shapes(self) -> dict[Tower, Shape]:
