@@ -8,11 +8,9 @@ import pytest
 import torch
 
 from bayesvlm.core.cosine import prob_cosine
-from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.factors import KroneckerFactors
 from bayesvlm.core.features import Features
-from bayesvlm.core.joint import joint_logit_covariance, query_cosines
-from bayesvlm.core.linearised import Directed, probability_of_best
+from bayesvlm.core.joint import joint_logit_covariance
 from bayesvlm.core.posterior import Posterior
 from bayesvlm.core.projection import Projection
 
@@ -143,89 +141,3 @@ def test_uses_the_full_covariance_whatever_embeddings_use() -> None:
     full, diagonal = towers("damped", "full"), towers("damped", "diagonal")
     expected = joint_logit_covariance(full[0], images, full[1], texts)
     assert torch.equal(joint_logit_covariance(diagonal[0], images, diagonal[1], texts), expected)
-
-
-# One query and its hits -----------------------------------------------------------------------------------------------
-
-
-def over_length(posterior: Posterior, features: Features) -> Directed:
-    embedded = posterior.embed(features)
-    length = embedded.expected_norm[:, None]
-    return Directed(embedded.mean / length, posterior.whitened(features) / length)
-
-
-def test_cosines_of_a_query_are_the_logits_over_expected_lengths() -> None:
-    image, text = towers("damped")
-    images, texts = inputs()
-    lengths = image.embed(images).expected_norm, text.embed(texts).expected_norm
-    found = joint_logit_covariance(image, images, text, texts)
-    for place in range(C):
-        mean, covariance = query_cosines(
-            over_length(text, texts[place : place + 1]), text.shape, over_length(image, images), image.shape
-        )
-        expected = found[:, place, :, place] / (lengths[0][:, None] * lengths[0] * lengths[1][place] ** 2)
-        assert_close(covariance, expected, 1e-12)
-        assert_close(mean, prob_cosine(image.embed(images), text.embed(texts)).mean[:, place], 1e-12)
-
-
-@pytest.mark.parametrize("covariance", ["diagonal", "full"])
-def test_each_cosine_of_a_query_is_that_of_prob_cosine(covariance: Any) -> None:
-    image, text = towers("damped", covariance)
-    images, texts = inputs()
-    expected = prob_cosine(image.embed(images), text.embed(texts))
-    mean, found = query_cosines(over_length(text, texts[:1]), text.shape, over_length(image, images), image.shape)
-    assert_close(found.diagonal(), expected.variance[:, 0], 1e-12)
-    vector = Directed(over_length(text, texts[:1]).mean, normal(1, 9, seed=1))
-    alone = query_cosines(vector, None, over_length(image, images), image.shape)
-    assert_close(alone[0], mean, 1e-12)
-    rest = text.embed(texts).covariance.shared()
-    assert rest is not None
-    own = over_length(text, texts[:1]).white.square().sum()
-    both = text.shape.gram(over_length(image, images).mean) + image.shape.inner(text.shape) * (
-        over_length(image, images).white @ over_length(image, images).white.T
-    )
-    assert_close(found - alone[1], own * both, 1e-12, "a vector has no variance of its own")
-
-
-def test_the_probability_of_being_the_best_is_that_of_draws_of_both_projections() -> None:
-    """At ratios of variance to squared length of about 0.25, as of the embedded models; lengths are drawn too."""
-    wide, narrow, width, k = 24, 16, 12, 8
-    P, Q = normal(width, wide, seed=20), normal(width, narrow, seed=21)
-    image = Posterior(
-        Projection(P),
-        KroneckerFactors(positive_definite(wide, seed=23), positive_definite(width, seed=24), 4),
-        0.2,
-        0.2,
-    )
-    text = Posterior(
-        Projection(Q),
-        KroneckerFactors(positive_definite(narrow, seed=25), positive_definite(width, seed=26), 4),
-        0.2,
-        0.2,
-    )
-    images, query = Features(normal(k, wide, seed=27)), Features(normal(1, narrow, seed=28))
-    ratios = [
-        float((each.covariance.trace() / each.mean.square().sum(dim=1)).mean())
-        for each in (image.embed(images), text.embed(query))
-    ]
-    assert all(0.1 < ratio < 0.6 for ratio in ratios), ratios
-    mean, covariance = query_cosines(over_length(text, query), text.shape, over_length(image, images), image.shape)
-    found = probability_of_best(mean, covariance, draws=20_000)
-    noise, best = generator(5), torch.zeros(k, dtype=torch.float64)
-    roots = [torch.diag(posterior.shape.spectrum.sqrt()) for posterior in (image, text)]
-    own, asked = image.whitened(images), text.whitened(query)
-    for _ in range(20):
-        Z = torch.randn(1000, wide, width, generator=noise, dtype=torch.float64)
-        Y = torch.randn(1000, narrow, width, generator=noise, dtype=torch.float64)
-        g = torch.nn.functional.normalize(image.embed(images).mean + own @ Z @ roots[0], dim=-1)  # [1000, k, d]
-        h = torch.nn.functional.normalize(text.embed(query).mean + asked @ Y @ roots[1], dim=-1)  # [1000, 1, d]
-        best += torch.bincount((g @ h.transpose(1, 2))[..., 0].argmax(dim=1), minlength=k) / 20_000
-    assert float(best.max()) < 0.9, "the draws leave a doubt"
-    assert float((found - best).abs().max()) < 0.05, (found, best)
-
-
-def test_two_queries_at_once_are_refused() -> None:
-    image, text = towers("damped")
-    images, texts = inputs()
-    with pytest.raises(BayesVLMError, match="The query has 2 rows"):
-        query_cosines(over_length(text, texts), text.shape, over_length(image, images), image.shape)

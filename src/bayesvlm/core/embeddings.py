@@ -33,11 +33,6 @@ class Shape:
         """v_i^T R v_i."""
         return _rotated(vectors, self.basis).square() @ self.spectrum
 
-    def gram(self, vectors: Tensor) -> Tensor:  # [N, d] -> [N, N]
-        """v_i^T R v_j."""
-        rotated = _rotated(vectors, self.basis)
-        return (rotated * self.spectrum) @ rotated.T
-
     def inner(self, other: Shape) -> Tensor:  # []
         """<R, R'> = tr(R R')."""
         return self.spectrum @ _overlap(self.basis, other.basis, other.spectrum[:, None])[:, 0]

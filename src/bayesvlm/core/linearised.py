@@ -1,5 +1,4 @@
-r"""Cosines of embeddings of one tower, which share a draw of its projection, linearised: two pictures, or one and all
-that is like it.
+r"""Cosines of embeddings that share a draw of the projection, linearised: two pictures, or one query and all its hits.
 
 The mathematics: docs/method.md, "Search".
 
@@ -106,7 +105,7 @@ def paired_cosines(x: Directed, y: Directed, shape: Shape) -> tuple[Tensor, Tens
 def joint_cosines(query: Directed, items: Directed, shape: Shape) -> tuple[Tensor, Tensor]:  # [k], [k, k]
     """Mean and joint covariance of the cosines of one query with k items of its own tower, float64.
 
-    Of the other tower: `bayesvlm.core.joint.query_cosines`.
+    Of the other tower: `query_cosines`.
 
     Args:
         query: one row.
@@ -123,6 +122,36 @@ def joint_cosines(query: Directed, items: Directed, shape: Shape) -> tuple[Tenso
     blocks = (left @ left.T) * (right @ right.T) / 4
     k = len(near)
     return (1 - near[:, 0]).clamp(-1, 1), blocks[:k, :k] + blocks[:k, k:] + blocks[k:, :k] + blocks[k:, k:]
+
+
+def query_cosines(
+    query: Directed, query_shape: Shape | None, items: Directed, shape: Shape
+) -> tuple[Tensor, Tensor]:  # [k], [k, k]
+    """Mean and joint covariance of the cosines of one query with k items of the other tower, float64.
+
+    The means are those of `prob_cosine`. The covariance is to first order in both projections, lengths held at the
+    expected ones, so that it is of cosines as a draw ranks them; `prob_cosine` has larger variances, as it counts how
+    lengths vary too, which moves all hits of a query alike.
+
+        dcos_i = (u - c_i v_i)^T dg_i / s_i + (v_i - c_i u)^T dh / s
+
+    Args:
+        query: one row, over its expected length s; likewise the items.
+        query_shape: R of the query's tower; None: a vector without variance, whose `white` is not looked at.
+        items: what was found.
+        shape: R of the items' tower.
+    """
+    if len(query.mean) != 1:
+        raise BayesVLMError(f"The query has {len(query.mean)} rows; pass one query, as one row.")
+    means, asked = items.mean.double(), query.mean.double()
+    v, u = torch.nn.functional.normalize(means, dim=1), torch.nn.functional.normalize(asked, dim=1)
+    c = (v @ u[0])[:, None]
+    by_items, white = _rooted(u - c * v, shape), items.white.double()
+    covariance = (white @ white.T) * (by_items @ by_items.T)
+    if query_shape is not None:
+        by_query = _rooted(v - c * u, query_shape)
+        covariance = covariance + query.white.double().square().sum() * (by_query @ by_query.T)
+    return means @ asked[0], covariance
 
 
 def probability_of_best(mean: Tensor, covariance: Tensor, draws: int = 512, seed: int = 0) -> Tensor:

@@ -38,8 +38,7 @@ from bayesvlm.core.embeddings import GaussianEmbeddings
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.estimation import Tower
 from bayesvlm.core.features import Features
-from bayesvlm.core.joint import query_cosines
-from bayesvlm.core.linearised import Directed, probability_of_best
+from bayesvlm.core.linearised import Directed, probability_of_best, query_cosines
 from bayesvlm.core.printing import described
 from bayesvlm.evaluation import Doubted, HeldOut, Ranked, Relevance
 from bayesvlm.evaluation.retrieval import other_half_cut_offs

@@ -15,8 +15,7 @@ from torch import Tensor
 from bayesvlm.core.embeddings import Shape
 from bayesvlm.core.errors import BayesVLMWarning, check_count
 from bayesvlm.core.estimation import TOWERS, Tower
-from bayesvlm.core.joint import query_cosines
-from bayesvlm.core.linearised import Directed, joint_cosines, paired_cosines
+from bayesvlm.core.linearised import Directed, joint_cosines, paired_cosines, query_cosines
 from bayesvlm.retrieval.columns import FOUND, OWN, VECTOR, from_arrow, kinds
 from bayesvlm.retrieval.filters import Where, as_sql
 from bayesvlm.retrieval.hits import JOINT, LEVEL, Hits, half_width, no_hits
