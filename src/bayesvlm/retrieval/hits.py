@@ -96,8 +96,9 @@ class Hits(Sequence[Hit]):
         query: what was asked, to speak of it.
         ids, paths, columns: of each item.
         mean, std: of each cosine, [k].
-        joint_mean, joint_covariance: of the cosines together, by draws of the projections that they share, [k], [k, k];
-            of the first `JOINT` hits where there are more.
+        joint_mean, joint_covariance: of the first `JOINT` cosines together, as draws of the projections that they share
+            rank them (`query_cosines`, or `joint_cosines` of one tower), [k], [k, k]. Of the other tower the variances
+            are smaller than std**2, which counts how lengths vary too.
         query_variance: which share of the query's expected squared length is variance: how uncertain the query is by
             itself.
         p_match: [k]; None where the index is not calibrated.
