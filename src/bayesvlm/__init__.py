@@ -1,5 +1,8 @@
 """Post-hoc probabilistic vision-language models: CLIP and SigLIP that know what they do not know."""
 
+import sys
+import warnings
+from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -32,6 +35,13 @@ try:
     __version__ = version("bayesvlm")
 except PackageNotFoundError:  # a source tree on the path, never installed
     __version__ = "0+source"
+
+if (
+    "ipykernel.zmqshell" in sys.modules
+):  # a notebook. huggingface_hub draws its bars by tqdm.auto, which takes plain ones
+    with warnings.catch_warnings(), suppress(ImportError):  # where ipywidgets is missing; that needs no warning
+        warnings.filterwarnings("ignore", "IProgress not found")
+        import_module("tqdm.auto")
 
 
 def __dir__() -> list[str]:
