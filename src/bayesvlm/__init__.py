@@ -36,10 +36,10 @@ try:
 except PackageNotFoundError:  # a source tree on the path, never installed
     __version__ = "0+source"
 
-if (
-    "ipykernel.zmqshell" in sys.modules
-):  # a notebook. huggingface_hub draws its bars by tqdm.auto, which takes plain ones
-    with warnings.catch_warnings(), suppress(ImportError):  # where ipywidgets is missing; that needs no warning
+if "ipykernel.zmqshell" in sys.modules:
+    # A notebook, where tqdm.auto, by which huggingface_hub draws its bars, takes plain ones if there are no ipywidgets.
+    # That needs no warning.
+    with warnings.catch_warnings(), suppress(ImportError):
         warnings.filterwarnings("ignore", "IProgress not found")
         import_module("tqdm.auto")
 

@@ -1,4 +1,4 @@
-"""Notebooks run, say nothing on the error stream, and are kept as they were run: outputs are small, and name no machine."""
+"""Notebooks run without a word on the error stream, and are kept as they ran: outputs are small and name no machine."""
 
 from __future__ import annotations
 
