@@ -234,9 +234,9 @@ def start(pages: Iterable[str], folder: Path, own: Path, monkeypatch: pytest.Mon
     shutil.copytree(folder, own, dirs_exist_ok=True)
     monkeypatch.chdir(own)
     commands = [c for page in pages for block in PAGES[page] if block.language == "bash" for c in block.commands()]
-    fits = [shlex.split(stand_in(command), comments=True) for command in commands if command.startswith("bayesvlm fit ")]
-    for place in {made_by(words) for words in fits}:
-        shutil.rmtree(place, ignore_errors=True)
+    for command in commands:
+        if command.startswith("bayesvlm fit "):
+            shutil.rmtree(made_by(shlex.split(stand_in(command), comments=True)), ignore_errors=True)
 
 
 @pytest.mark.parametrize("page", [page for page, blocks in PAGES.items() if blocks and page not in FIRST])
