@@ -62,7 +62,7 @@ FIRST = ("docs/index.md", *(f"docs/howto/{job}.md" for job in (
     "calibrate", "unknown", "prediction-sets", "search", "labels", "serve", "scale-out", "add-a-model",
 )))  # fmt: skip
 """What a newcomer follows, from the first page on, in one folder."""
-TOLD = ("docs/python.md", "docs/serving.md", "docs/retrieval.md")
+TOLD = ("docs/python.md", "docs/probability.md", "docs/serving.md", "docs/retrieval.md")
 """Pages whose Python takes names for granted."""
 NAMED = {
     "cat.jpg": "pear",
