@@ -1,4 +1,4 @@
-"""Pictures of docs/concepts: points with crosses, densities of cosines, entropy in two parts. Writes them beside it."""
+"""Pictures of docs/concepts: crosses, densities of cosines, entropy in two parts; and what overlap says."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from bayesvlm import BayesVLM, Features, world
+from bayesvlm.core.predict import sample_cosines
 
 HERE = Path(__file__).parent
 BLUE, ORANGE, GREY = "#33658a", "#d9822b", "#8a8a8a"
@@ -103,12 +104,34 @@ def parts(vlm: BayesVLM, seen: dict[str, tuple[Features, list[str]]]) -> dict[st
     return found
 
 
+def orders(vlm: BayesVLM, split: str, draws: int = 2000) -> dict[str, float]:
+    """Drawings of food: whether the intervals of the two best names overlap, and how often draws keep their order."""
+    food = world.load(split).group("food-drink")
+    images, texts = vlm.image_features(food.images), vlm.class_features(food.classes)
+    cosines = vlm.similarity(images, texts)
+    best = cosines.mean.topk(2).indices  # [N, 2]
+    low, high = (end.gather(1, best) for end in cosines.interval(0.95))
+    overlap = low[:, 0] < high[:, 1]
+    drawn = sample_cosines(vlm.posterior["image"], images, vlm.posterior["text"], texts, draws)
+    pairs = torch.stack([one.gather(1, best) for one in drawn]).double()  # [draws, N, 2]
+    kept = (pairs[..., 0] > pairs[..., 1]).double().mean(0)
+    centred = (pairs - pairs.mean(0)) / pairs.std(0)
+    return {
+        "drawings": len(kept),
+        "overlap": int(overlap.sum()),
+        "overlap, and kept in 97.5 % of draws": int((overlap & (kept >= 0.975)).sum()),
+        "least kept without overlap": float(kept[~overlap].min()),
+        "correlation": float(centred.prod(2).mean()),
+    }
+
+
 def main() -> None:
     vlm = BayesVLM.from_pretrained("emoji-clip")
     seen = {split: drawings(vlm, split) for split in STYLES}
     crosses(vlm)
     densities(vlm, seen)
     found = {"model": "emoji-clip", "count": COUNT, "entropy": parts(vlm, seen)}
+    found["orders"] = {split: orders(vlm, split) for split in ("new-drawing", "openmoji-black")}
     (HERE / "concepts.json").write_text(json.dumps(found, separators=(",", ":")) + "\n", encoding="utf-8")
 
 

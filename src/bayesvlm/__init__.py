@@ -1,5 +1,8 @@
 """Post-hoc probabilistic vision-language models: CLIP and SigLIP that know what they do not know."""
 
+import sys
+import warnings
+from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -32,6 +35,13 @@ try:
     __version__ = version("bayesvlm")
 except PackageNotFoundError:  # a source tree on the path, never installed
     __version__ = "0+source"
+
+if "ipykernel.zmqshell" in sys.modules:
+    # A notebook, where tqdm.auto, by which huggingface_hub draws its bars, takes plain ones if there are no ipywidgets.
+    # That needs no warning.
+    with warnings.catch_warnings(), suppress(ImportError):
+        warnings.filterwarnings("ignore", "IProgress not found")
+        import_module("tqdm.auto")
 
 
 def __dir__() -> list[str]:

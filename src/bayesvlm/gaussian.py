@@ -43,7 +43,9 @@ _IMAGES = (Image.Image, os.PathLike, bytes, bytearray, memoryview, Readable, np.
 class GaussianVLM(PlainVLM):
     """A vision-language model with a distribution over the embeddings of each tower.
 
-    Attributes, beside those of `PlainVLM`:
+    It has the attributes of `PlainVLM`, too.
+
+    Attributes:
         settings: tau, lam, structure, covariance and link.
     """
 

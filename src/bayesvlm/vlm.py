@@ -41,7 +41,9 @@ class BayesVLM(GaussianVLM):
 
     `fit` and `tune` change it and return it; everything else returns a new object. What is seen is read-only.
 
-    Attributes, beside those of `GaussianVLM` and `PlainVLM`:
+    It has the attributes of `GaussianVLM` and `PlainVLM`, too.
+
+    Attributes:
         tuning: every tau that `tune` tried; None where tau is not of `tune`.
         normalise: how the sigmoid loss was normalised when the factors were estimated.
         provenance: where the posterior came from; kept with it.

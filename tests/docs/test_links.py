@@ -112,3 +112,13 @@ def test_a_site_with_a_dead_link_or_a_request_elsewhere_is_refused(tmp_path: Pat
         "a.html: c.png leads nowhere",
         "a.html: https://cdn.example/x.js is loaded from another machine",
     ]
+
+
+def test_navigation_tells_short_pages_from_long_ones() -> None:
+    """Twins as "Serve" and "Serving" say nothing to somebody who looks for one of them."""
+    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    how_to = nav[nav.index("  - How to:\n") : nav.index("  - API reference:\n")]
+    titles = {page: title for title, page in re.findall(r"^      - (.+): (\S+\.md)$", how_to, re.MULTILINE)}
+    assert len(titles) > 10
+    wrong = [title for page, title in titles.items() if page.startswith("howto/") == title.endswith(", in full")]
+    assert not wrong

@@ -21,6 +21,8 @@ API = ROOT / "docs" / "api"
 DIRECTIVE = re.compile(r"^::: ([\w.]+)$", re.MULTILINE)
 ON_OTHER_PAGES = {"bayesvlm.world"}
 """A module, which has a page of its own."""
+SECTIONS = {"Args:", "Attributes:", "Example:", "Examples:", "Raises:", "Returns:", "Yields:"}
+"""What docstrings may be divided by, as docs/site/docstrings.py and griffe read them."""
 
 
 def public_modules() -> Iterator[ModuleType]:
@@ -103,6 +105,16 @@ def explained(doc: str) -> set[str]:
     return {name.strip().lstrip("*") for entry in entries for name in entry.split(",")}
 
 
+def pseudo_sections(doc: str) -> list[str]:
+    """Lines that look like the heading of a section, with more indented below, and are none that the reference knows.
+
+    >>> pseudo_sections("Adds.\\n\\nArguments, in order:\\n    a: a number\\n\\nArgs:\\n    b: another\\n")
+    ['Arguments, in order:']
+    """
+    found = re.findall(r"^(?!>)(\S.*:)\n(?=    \w+(?:, \w+)*: )", inspect.cleandoc(doc), re.MULTILINE)
+    return [line for line in found if line not in SECTIONS]
+
+
 def callables() -> Iterator[tuple[str, Any, str]]:
     """Name, what is called and its docstring: public functions, classes and their public methods."""
     for name in DOCUMENTED:
@@ -114,6 +126,14 @@ def callables() -> Iterator[tuple[str, Any, str]]:
                 method = getattr(member, "__func__", member)
                 if not key.startswith("_") and inspect.isfunction(method):
                     yield f"{name}.{key}", method, method.__doc__ or ""
+
+
+def test_sections_of_docstrings_are_sections() -> None:
+    """A heading of another wording runs together with all that is below it, in one paragraph of the page."""
+    docs = {name: own_doc(found(name)) for name in DOCUMENTED if inspect.isclass(found(name))}
+    docs |= {name: doc for name, _, doc in callables()}
+    wrong = {name: sections for name, doc in docs.items() if (sections := pseudo_sections(doc))}
+    assert not wrong
 
 
 def test_docstrings_explain_arguments_that_there_are() -> None:
