@@ -274,7 +274,7 @@ def test_a_folder_without_images_removes_nothing(index: Index, photos: Path) -> 
     update(index, photos)
     for path in photos.rglob("*.png"):
         path.unlink()
-    with pytest.raises(BayesVLMError, match=r"There are no images in .* nothing removed"):
+    with pytest.raises(BayesVLMError, match=r"There are no images in .* so nothing was done"):
         update(index, photos)
     assert len(index) == 12
 
