@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime
+from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
@@ -15,6 +16,8 @@ from bayesvlm.core.errors import BayesVLMError
 Where = str | Mapping[str, Any]
 Kind = Literal["text", "whole numbers", "numbers", "True or False", "dates", "times", "lists"]
 """What a column holds."""
+IDS = 1000
+"""In one condition."""
 _OPERATORS = ("=", "!=", "<", "<=", ">", ">=", "like")
 _HOW = 'a value, a list of values, None, or a pair such as (">=", 2020)'
 
@@ -49,6 +52,13 @@ def as_sql(where: Where | None, columns: Mapping[str, Kind]) -> str | None:
 def one_of(column: str, values: Iterable[str]) -> str:
     """`column IN (...)`, of texts."""
     return f"{quoted(column)} IN ({', '.join(literal(value) for value in values)})"
+
+
+def by_ids(ids: Iterable[str], also: str | None = None) -> Iterator[str]:
+    """Conditions that rows with these ids fulfil, one for some hundred ids each; and another condition besides."""
+    rest = iter(ids)
+    while some := list(islice(rest, IDS)):
+        yield one_of("id", some) + ("" if also is None else f" AND ({also})")
 
 
 def quoted(column: str) -> str:
