@@ -113,9 +113,9 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(locks, "_PAUSE", 0)
     monkeypatch.setattr(Path, "mkdir", nowhere)
-    with pytest.raises(BayesVLMError, match=r"x cannot be made.*choose another place"):
-        with locked(tmp_path / "x" / "lock", busy=refuse):
-            pass
+    said = pytest.raises(BayesVLMError, match=r"x cannot be made.*choose another place")
+    with said, locked(tmp_path / "x" / "lock", busy=refuse):
+        pass
 
 
 def test_a_folder_that_is_taken_away_while_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
