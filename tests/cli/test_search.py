@@ -103,6 +103,36 @@ def test_words_that_are_neither_markup_nor_a_file(here: Path, run: Run, query: s
     assert Path("found.html").is_file()
 
 
+def test_numbers_that_json_has_no_word_for(here: Path, run: Run) -> None:
+    index = Index.create("odd", Index.open("small").vlm)
+    rows = sorted((here / "photos/b").iterdir())[:3]
+    index.add(rows, columns={"share": [float("inf"), float("-inf"), 0.5]})
+
+    def no_word(word: str) -> None:
+        raise AssertionError(f"{word} is no JSON")
+
+    found = json.loads(run("search", "odd", "pizza", "--json").out, parse_constant=no_word)
+    told = {Path(hit["id"]).name: hit["columns"]["share"] for hit in found["queries"][0]["hits"]}
+    assert sorted(told.values(), key=str) == [0.5, None, None]
+    assert run("search", "odd", "pizza", "--out", "found.jsonl").code == 0
+    for line in Path("found.jsonl").read_text().splitlines():
+        json.loads(line, parse_constant=no_word)
+
+
+def test_a_file_that_is_called_like_the_words_is_no_picture_of_them(here: Path, run: Run) -> None:
+    shutil.copy("photos/b/3.png", "pizza")
+    assert run("search", "small", "pizza", "-k", 1, "--html", "words.html").code == 0
+    assert "The query" not in Path("words.html").read_text()
+    assert run("search", "small", "--image", "pizza", "-k", 1, "--html", "image.html").code == 0
+    assert "The query" in Path("image.html").read_text()
+
+
+def test_an_index_of_texts(here: Path, run: Run) -> None:
+    Index.create("texts", Index.open("small").vlm, tower="text").add(["a cat", "a dog"])
+    head = run("search", "texts", "a dog", "-k", 1).out.splitlines()[2]
+    assert head.split()[0] == "text"
+
+
 def test_conditions(here: Path, run: Run) -> None:
     def ids(*words: object) -> set[str]:
         rows = run("search", "small", "a face", "-k", 12, *words, "--json").json["queries"][0]["hits"]

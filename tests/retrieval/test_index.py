@@ -59,10 +59,12 @@ def test_paths_are_ids_unless_told(tmp_path: Path, emoji: BayesVLM) -> None:
         Image.new("RGB", (32, 32), (80 * place, 0, 0)).save(file)
     index = Index.create(tmp_path / "index", emoji)
     missing = tmp_path / "missing.png"
-    added = index.add([files[0], missing, files[1]])
+    with pytest.warns(BayesVLMWarning, match="1 of 3 items cannot be read"):
+        added = index.add([files[0], missing, files[1]])
     assert (added.rows, int(added), list(added.unreadable)) == (2, 2, [1])
     assert "missing.png" in added.unreadable[1]
-    again = index.add([files[0], missing, files[1], files[2]], existing="skip")
+    with pytest.warns(BayesVLMWarning, match="1 of 4 items cannot be read"):
+        again = index.add([files[0], missing, files[1], files[2]], existing="skip")
     assert (again.rows, again.skipped, list(again.unreadable)) == (1, 2, [1])
     assert ids_of(index) == sorted(map(str, files))
     assert {row["path"] for row in index.rows()} == {str(file) for file in files}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bayesvlm.artifacts.files import check_new_file
+from bayesvlm.cli.output import finite
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.report.writing import write_whole
 
@@ -50,7 +51,7 @@ def _rows(searches: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _lines(rows: Sequence[Mapping[str, Any]]) -> str:
-    return "".join(json.dumps(row) + "\n" for row in rows)
+    return "".join(json.dumps(finite(row)) + "\n" for row in rows)
 
 
 def _csv(rows: Sequence[Mapping[str, Any]]) -> str:

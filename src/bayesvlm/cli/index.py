@@ -243,7 +243,7 @@ def _opened(
 ) -> tuple[Index, bool]:
     """The index that is there, or a new one; whether it is new."""
     from bayesvlm.retrieval import Index
-    from bayesvlm.retrieval.store import FILES, Store
+    from bayesvlm.retrieval.store import FILES, IndexExistsError, Store
     from bayesvlm.vlm import BayesVLM
 
     there = FILES in Store(out).tables() and not overwrite
@@ -252,7 +252,13 @@ def _opened(
     if posterior is None:
         remark(f"no --posterior is given: the index is of {DEFAULT}, which knows emoji and little else")
     vlm = BayesVLM.from_pretrained(posterior or DEFAULT, model=model, device=device)
-    return (Index.open(out, vlm) if there else Index.create(out, vlm, overwrite=overwrite)), not there
+    if there:
+        return Index.open(out, vlm), False
+    try:
+        return Index.create(out, vlm, overwrite=overwrite), True
+    except IndexExistsError:  # the same command beside this one was quicker
+        remark(f"{out} was made by another process meanwhile; these images go into it")
+        return Index.open(out, None if posterior is None else vlm, model=model, device=device), False
 
 
 def _check_filled(found: Index, made: bool, done: Synced) -> None:
@@ -330,7 +336,9 @@ def _promise(calibration: Calibration) -> str:
             "most uncertain are turned away"
         )
     answered = calibration.false_answers()
-    rest = "" if answered is None else f", and of those without one {percent(answered)} are answered all the same"
+    which = "made by taking the matches of these away" if calibration.counted_made else "given"
+    rest = f", and of {calibration.counted:,} without one, {which}, {percent(answered or 0)} are answered all the same"
+    rest = "" if answered is None else rest
     return (
         f"of queries that have a match {error} at most are turned away{rest}; learnt from {count} queries on "
         f"{calibration.rows:,} images"

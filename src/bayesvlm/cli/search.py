@@ -144,7 +144,8 @@ def search(
     options: dict[str, Any] = {"where": condition, "rank": rank, "level": level, "exact": exact}
     hits: list[Hits] = []
     if texts:
-        hits += _listed(found.search(texts, k, templates=asked_in, **options))
+        hits += _listed(found.search(texts, k, tower="text", templates=asked_in, **options))
+    in_words = len(hits)
     if image:
         hits += _listed(found.search(image, k, **options))
     if like:
@@ -158,13 +159,13 @@ def search(
         "calibration": None if calibration is None else calibration.summary(),
         "queries": [as_json_of(each, level, abstain) for each in hits],
     }
-    shown = as_tables(hits, level, abstain, unicode=_takes_unicode())
+    shown = as_tables(hits, level, abstain, unicode=_takes_unicode(), tower=found.tower)
     if written is not None:
         written.write(result["queries"])
         result["out"] = str(out)
         shown.append(f"what was found is in {out}")
     if html is not None:
-        _write(html, found, hits, level, abstain, root, made_from)
+        _write(html, found, hits, in_words, level, abstain, root, made_from)
         result["report"] = str(html)
         shown.append(f"the page is {html}")
     emit(result, shown, as_json)
@@ -189,6 +190,7 @@ def _write(
     page: Path,
     index: Index,
     hits: list[Hits],
+    in_words: int,
     level: float,
     abstain: bool,
     root: Path | None,
@@ -204,7 +206,7 @@ def _write(
         model=index.info()["model"],
         hits=hits,
         pictures=of_hits(shown, root),
-        queries=of_queries(hits),
+        queries=of_queries(hits[in_words:]),  # a file that is called as the words are is not what they ask for
         level=level,
         abstain=abstain,
     )

@@ -11,7 +11,7 @@ from torch import Tensor
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.estimation import Tower
 from bayesvlm.progress import progress_bar
-from bayesvlm.retrieval.filters import one_of
+from bayesvlm.retrieval.filters import by_ids
 from bayesvlm.retrieval.matching import (
     DEPTH,
     FITTED,
@@ -23,11 +23,11 @@ from bayesvlm.retrieval.matching import (
     check_error,
 )
 from bayesvlm.retrieval.queries import Queries
+from bayesvlm.retrieval.remaining import sample
 from bayesvlm.retrieval.searching import Scored, Searcher
 from bayesvlm.retrieval.store import Store
 from bayesvlm.vlm import BayesVLM
 
-_IDS = 1000  # in one condition
 _SAME = 1e-6  # relative: what rounding leaves between equal scores
 _TOGETHER = 64  # queries that are searched for at once
 
@@ -66,7 +66,8 @@ def calibrated(
             f"All {len(scores)} queries score the same ({float(scores[0]):.4g}), so nothing can be learnt from them; "
             "calibrate on different queries."
         )
-    return Calibration(error, found.matched, found.nothing, found.without, model, asked.tower, rows, asked.prompts)
+    asked_of = found.matched, found.nothing, found.without
+    return Calibration(error, *asked_of, model, asked.tower, rows, asked.prompts, sample(store))
 
 
 def checked_relevant(
@@ -152,8 +153,4 @@ class _Found:
 
 def _known(store: Store, ids: Sequence[str]) -> set[str]:
     """Which of these ids are in the index."""
-    found: set[str] = set()
-    for start in range(0, len(ids), _IDS):
-        for batch in store.read(one_of("id", ids[start : start + _IDS]), ["id"]):
-            found |= set(batch["id"].to_pylist())
-    return found
+    return {name for some in by_ids(ids) for batch in store.read(some, ["id"]) for name in batch["id"].to_pylist()}

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bayesvlm.core.embeddings import Shape
-from bayesvlm.core.errors import BayesVLMWarning, check_count
+from bayesvlm.core.errors import BayesVLMError, BayesVLMWarning, check_count
 from bayesvlm.core.estimation import TOWERS, Tower
 from bayesvlm.core.linearised import Directed, joint_cosines, paired_cosines, query_cosines
 from bayesvlm.retrieval.columns import FOUND, OWN, VECTOR, from_arrow, kinds
@@ -21,6 +21,7 @@ from bayesvlm.retrieval.filters import Where, as_sql
 from bayesvlm.retrieval.hits import JOINT, LEVEL, Hits, half_width, no_hits
 from bayesvlm.retrieval.matching import DEPTH, NO_ITEM, Calibration, self_consistency
 from bayesvlm.retrieval.queries import Queries
+from bayesvlm.retrieval.remaining import remaining
 from bayesvlm.retrieval.rows import Rows, pair_moments, shape_of
 from bayesvlm.retrieval.store import Store
 from bayesvlm.vlm import BayesVLM
@@ -84,6 +85,11 @@ class Searcher:
         half_width(self.level)
         if self.probes is not None:
             check_count("probes", self.probes)
+            if self.exact:
+                raise BayesVLMError(
+                    f"exact=True looks at every row, and probes={self.probes} into that many parts of the index of "
+                    "vectors; give one of the two."
+                )
 
     def __call__(self, asked: Queries) -> list[Hits]:
         """What each of the queries finds."""
@@ -203,16 +209,21 @@ class Searcher:
         return search.nprobes(self.probes or _ALL).refine_factor(refine)
 
     def _warn_of_missing(self, table: Any, judge: Calibration) -> None:
-        """Where many of the items have gone that a calibration saw."""
+        """Where many of the items have gone that a calibration saw, or are others now."""
         with self.store.reading():
             rows = int(table.count_rows())
+        share = remaining(self.store, judge.sample)
         if rows < _LEFT * judge.rows:
-            warnings.warn(
-                f"{self.store.name} has {rows} of the {judge.rows} items that it was calibrated on, so that more "
-                "queries are turned away than it promised; calibrate again.",
-                BayesVLMWarning,
-                stacklevel=5,
-            )
+            left = f"has {rows} of the {judge.rows} items that it was calibrated on"
+        elif share < _LEFT:
+            left = f"has about {share:.0%} of the {judge.rows} items that it was calibrated on as they were"
+        else:
+            return
+        warnings.warn(
+            f"{self.store.name} {left}, so that more queries are turned away than it promised; calibrate again.",
+            BayesVLMWarning,
+            stacklevel=5,
+        )
 
     @cached_property
     def _bytes_of_a_row(self) -> int:
