@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
+from bayesvlm import locks
+from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.locks import locked
 
 HOLD = """
@@ -100,3 +102,31 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match=r"Not a directory|File exists"), locked(tmp_path / "file" / "lock", busy=refuse):
         pass
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As below /proc, where making one answers that there is no such folder: told in a sentence, and not asked for
+    ever."""
+
+    def nowhere(*_: object, **__: object) -> None:
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+
+    monkeypatch.setattr(locks, "_PAUSE", 0)
+    monkeypatch.setattr(Path, "mkdir", nowhere)
+    said = pytest.raises(BayesVLMError, match=r"x cannot be made.*choose another place")
+    with said, locked(tmp_path / "x" / "lock", busy=refuse):
+        pass
+
+
+def test_a_folder_that_is_taken_away_while_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, touch = [], Path.touch
+
+    def taken_away(self: Path) -> None:
+        made.append(self)
+        if len(made) < 3:
+            self.parent.rmdir()
+        touch(self)
+
+    monkeypatch.setattr(Path, "touch", taken_away)
+    with locked(tmp_path / "x" / "lock", busy=refuse):
+        assert len(made) >= 3

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import BaseFileLock, FileLock, Timeout
 
+from bayesvlm.core.errors import BayesVLMError
+
 logger = logging.getLogger(__name__)
+
+_TRIES = 100  # of making a folder that others may take away
+_PAUSE = 0.01  # seconds between them
 
 
 @contextmanager
@@ -36,7 +42,9 @@ def locked(path: Path, busy: Callable[[], None]) -> Iterator[None]:
 
 def _acquire(lock: BaseFileLock, path: Path, blocking: bool) -> bool:
     """Whether nobody else holds the lock now; raises where its file cannot be written."""
-    while True:
+    for attempt in range(_TRIES):
+        if attempt:
+            time.sleep(_PAUSE)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
@@ -51,3 +59,7 @@ def _acquire(lock: BaseFileLock, path: Path, blocking: bool) -> bool:
         except OSError as error:
             logger.info("%s cannot be locked (%s); going on without", path, error)
         return True
+    raise BayesVLMError(
+        f"The folder {path.parent} cannot be made, or is taken away again each time: its file system says that it is "
+        "not there; choose another place."
+    )

@@ -238,6 +238,7 @@ def test_calibrate(here: Path, run: Run) -> None:
     file = write(here / "queries.csv", "query,id", [*answers(here), ("a steam engine", "")])
     result = run("index", "calibrate", "index", file, "--error", 0.1, "--json").json
     assert (result["labelled"], result["error"], result["queries"]) == (True, 0.1, 60)
+    assert (result["false_answers_of"], result["false_answers_made"]) == (60, True)
     assert "of queries that have a match 10 % at most are turned away" in run("index", "info", "index").out
     found = run("search", "index", "pizza", "--json").json["queries"][0]
     assert found["matches"] is True
@@ -263,7 +264,10 @@ def test_calibrate_by_the_names_of_files(here: Path, run: Run, refuse: Run) -> N
     done = run("index", "calibrate", "index", file)
     assert done.code == 0, done.err
     first, second = done.out.splitlines()
-    assert first.startswith("index: of queries that have a match 5 % at most are turned away, and of those without one")
+    assert first.startswith(
+        "index: of queries that have a match 5 % at most are turned away, and of 60 without one, made by taking the "
+        "matches of these away,"
+    ), "the one that was given is too few to count on"
     assert first.endswith("all the same; learnt from 60 queries on 60 images")
     assert second == f'`bayesvlm search index "{named[0][0]}" --abstain` asks by it'
     by_path = write(here / "paths.csv", "query,path", named)
@@ -278,6 +282,31 @@ def test_calibrate_by_the_names_of_files(here: Path, run: Run, refuse: Run) -> N
     assert run("index", "photos", "-o", "index").code == 0
     said = refuse("index", "calibrate", "index", write(here / "queries.csv", "query,id", named)).err
     assert f"{named[0][1]!r}, and 2 files of index are called so; write the path, such as 'photos/" in said
+
+
+@pytest.mark.parametrize("posterior", [POSTERIOR, ()])
+def test_another_process_that_makes_the_same_index(
+    run: Run, tmp_path: Path, here: Path, monkeypatch: pytest.MonkeyPatch, posterior: tuple[str, ...]
+) -> None:
+    """Both see that there is none, and one is quicker; the other goes on in the index of the first."""
+    from bayesvlm.retrieval.store import Store
+
+    tables, looked = Store.tables, []
+
+    def none_yet(self: Store) -> list[str]:
+        found = tables(self)
+        if not looked:
+            looked.append(self)
+            Index.create(tmp_path / "new", BayesVLM.from_pretrained("emoji-clip"))
+            return []
+        return found
+
+    monkeypatch.setattr(Store, "tables", none_yet)
+    done = run("index", "photos/", "-o", tmp_path / "new", *posterior, "--json")
+    assert done.code == 0, done.err
+    assert (done.json["made"], done.json["rows"], done.json["added"]) == (False, 60, 60)
+    assert "was made by another process meanwhile; these images go into it" in done.err
+    assert "Index.open" not in done.err
 
 
 def test_what_to_ask(run: Run, tmp_path: Path, here: Path) -> None:
@@ -326,7 +355,7 @@ TYPES = {"id": "text", "year": "whole numbers", "by whom": "text", "share": "num
         (["id like %.png"], "(`id` LIKE '%.png')"),
         (["id=a=b"], "(`id` IN ('a=b'))"),
         (["id=' OR 1=1 --"], "(`id` IN (''' OR 1=1 --'))"),
-        (["good=True", "share!=0.5"], "(`good` IN (true)) AND (`share` != 0.5)"),
+        (["good=True", "share!=0.5"], "(`good` IN (true)) AND (`share` != 0.5 OR `share` IS NULL)"),
         ([], None),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import re
@@ -102,6 +103,36 @@ def test_words_that_are_neither_markup_nor_a_file(here: Path, run: Run, query: s
     assert Path("found.html").is_file()
 
 
+def test_numbers_that_json_has_no_word_for(here: Path, run: Run) -> None:
+    index = Index.create("odd", Index.open("small").vlm)
+    rows = sorted((here / "photos/b").iterdir())[:3]
+    index.add(rows, columns={"share": [float("inf"), float("-inf"), 0.5]})
+
+    def no_word(word: str) -> None:
+        raise AssertionError(f"{word} is no JSON")
+
+    found = json.loads(run("search", "odd", "pizza", "--json").out, parse_constant=no_word)
+    told = {Path(hit["id"]).name: hit["columns"]["share"] for hit in found["queries"][0]["hits"]}
+    assert sorted(told.values(), key=str) == [0.5, None, None]
+    assert run("search", "odd", "pizza", "--out", "found.jsonl").code == 0
+    for line in Path("found.jsonl").read_text().splitlines():
+        json.loads(line, parse_constant=no_word)
+
+
+def test_a_file_that_is_called_like_the_words_is_no_picture_of_them(here: Path, run: Run) -> None:
+    shutil.copy("photos/b/3.png", "pizza")
+    assert run("search", "small", "pizza", "-k", 1, "--html", "words.html").code == 0
+    assert "The query" not in Path("words.html").read_text()
+    assert run("search", "small", "--image", "pizza", "-k", 1, "--html", "image.html").code == 0
+    assert "The query" in Path("image.html").read_text()
+
+
+def test_an_index_of_texts(here: Path, run: Run) -> None:
+    Index.create("texts", Index.open("small").vlm, tower="text").add(["a cat", "a dog"])
+    head = run("search", "texts", "a dog", "-k", 1).out.splitlines()[2]
+    assert head.split()[0] == "text"
+
+
 def test_conditions(here: Path, run: Run) -> None:
     def ids(*words: object) -> set[str]:
         rows = run("search", "small", "a face", "-k", 12, *words, "--json").json["queries"][0]["hits"]
@@ -188,6 +219,71 @@ def test_abstaining(here: Path, run: Run) -> None:
     assert (len(shown["hits"]), shown["abstained"]) == (10, False)
     image = run("search", "calibrated", "-i", here / "photos/b/1.png", "--abstain")
     assert "the calibration says nothing" in image.err
+
+
+def test_prompts(here: Path, run: Run, refuse: Run) -> None:
+    words = ("search", "index", "pizza", "-k", 3, "--json")
+    one = run(*words, "--template", "a {c}.", "--template", "my {}").json["queries"][0]
+    hits = Index.open("index").search("pizza", k=3, templates=["a {c}.", "my {c}"])
+    assert isinstance(hits, Hits)
+    assert [hit["mean"] for hit in one["hits"]] == pytest.approx(hits.mean.tolist(), abs=1e-6)
+    (here / "prompts.txt").write_text("a {c}.\nmy {}\n")
+    assert run(*words, "--templates", "prompts.txt").json["queries"][0] == one
+    assert run(*words).json["queries"][0] != one
+    assert (
+        "for queries in words" in refuse("search", "index", "--like", "openmoji-black_1f600", "--template", "{c}").err
+    )
+    assert "no place for" in refuse(*words, "--template", "a photo").err
+
+
+def test_calibrated_in_prompts_it_asks_in_them(here: Path, run: Run) -> None:
+    shutil.copytree("small", "calibrated")
+    rows = "".join(f"thing {number},photos/{ALBUMS[number % 2]}/{number}.png\n" for number in range(12))
+    (here / "q.csv").write_text("query,path\n" + rows)
+    made = run("index", "calibrate", "calibrated", "q.csv", "--error", 0.3, "--template", "a {c}")
+    assert made.code == 0, made.err
+    usual = run("search", "calibrated", "pizza", "--json").json["queries"][0]
+    told = run("search", "calibrated", "pizza", "--template", "a {c}", "--json").json["queries"][0]
+    assert usual == told
+    assert usual["matches"] is not None
+    other = run("search", "calibrated", "pizza", "--template", "{c}", "--abstain")
+    assert "another --template" in other.err
+
+
+def test_like_an_item(here: Path, run: Run, refuse: Run) -> None:
+    names = [f"photos/b/{number}.png" for number in (1, 3)]
+    whole, said = run("search", "small", "--like", here / names[0], "-l", "3.png", "-k", 4, "--json").json["queries"]
+    assert [each["query"] for each in (whole, said)] == [str(here / name) for name in names]
+    hits = Index.open("small").like(str(here / names[0]), k=4)
+    assert isinstance(hits, Hits)
+    assert [hit["id"] for hit in whole["hits"]] == list(hits.ids)
+    assert str(here / names[0]) not in hits.ids
+    assert "does not have: 'nobody.png'" in refuse("search", "small", "--like", "nobody.png").err
+
+
+def test_a_file_of_what_was_found(here: Path, run: Run, refuse: Run) -> None:
+    words = ("search", "small", "pizza", 'a, "b"', "-k", 3, "--level", 0.5)
+    found = run(*words, "--out", "found.csv", "--json").json
+    assert found["out"] == "found.csv"
+    with open("found.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    hits = [(each["query"], rank, hit) for each in found["queries"] for rank, hit in enumerate(each["hits"], 1)]
+    assert len(rows) == len(hits) == 6
+    for row, (query, rank, hit) in zip(rows, hits, strict=True):
+        assert (row["query"], row["rank"], row["id"], row["album"]) == (
+            query, str(rank), hit["id"], hit["columns"]["album"],
+        )  # fmt: skip
+        numbers = [float(row[name]) for name in ("cosine", "std", "low", "high", "p_best")]
+        assert numbers == [hit["mean"], hit["std"], *hit["interval"], hit["p_best"]]
+        assert (row["p_match"], row["matches"]) == ("", "")
+    assert "found.csv is there already" in refuse(*words, "--out", "found.csv").err
+    run(*words, "--out", "found.csv", "--overwrite")
+    run(*words, "-o", "found.jsonl")
+    lines = [json.loads(line) for line in (here / "found.jsonl").read_text().splitlines()]
+    assert [(line["query"], line["id"], line["matches"]) for line in lines] == [
+        (query, hit["id"], None) for query, _, hit in hits
+    ]
+    assert "csv (.csv) or json lines" in refuse(*words, "--out", "found.txt").err
 
 
 # The page -------------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from bayesvlm.core.linearised import (
     joint_cosines,
     paired_cosines,
     probability_of_best,
+    query_cosines,
     same_tower_cosines,
 )
 from bayesvlm.core.posterior import Posterior
@@ -238,15 +239,18 @@ def test_independent_items_would_have_another_variance() -> None:
 def test_joint_cosines_of_one_tower_equal_the_dense_jacobian(covariance: Any) -> None:
     posterior, query, items = tower(covariance), features(1, seed=10), features(N, seed=20)
     expected = dense_cosines(posterior, query, items)
-    found = joint_cosines(
-        directed(posterior, query), posterior.shape, directed(posterior, items), posterior.shape, same_tower=True
-    )
+    found = joint_cosines(directed(posterior, query), directed(posterior, items), posterior.shape)
     for actual, wanted in zip(found, expected, strict=True):
         assert_close(actual, wanted, 1e-12)
 
 
+def over_length(posterior: Posterior, inputs: Features) -> Directed:
+    length = posterior.embed(inputs).expected_norm[:, None]
+    return Directed(*(part / length for part in directed(posterior, inputs)))
+
+
 @pytest.mark.parametrize("covariance", COVARIANCES)
-def test_joint_cosines_of_two_towers_equal_the_dense_jacobian(covariance: Any) -> None:
+def test_cosines_of_a_query_equal_the_dense_jacobian_with_expected_lengths(covariance: Any) -> None:
     images, texts = tower(covariance), tower(covariance, seed=60, width=3)
     query, items = features(1, seed=10, width=3), features(N, seed=20)
     (text,), image = parts(texts, query), parts(images, items)
@@ -258,22 +262,38 @@ def test_joint_cosines_of_two_towers_equal_the_dense_jacobian(covariance: Any) -
 
     by_image, by_text = jacrev(cosines, argnums=(0, 1))(P, Q)
     by_image, by_text = by_image.reshape(N, -1), by_text.reshape(N, -1)
-    expected = by_image @ weight_covariance(images) @ by_image.T
-    found, covariances = joint_cosines(
-        directed(texts, query), texts.shape, directed(images, items), images.shape, same_tower=False
-    )
-    assert_close(found, cosines(P, Q), 1e-13)
-    assert_close(covariances, expected + by_text @ weight_covariance(texts) @ by_text.T, 1e-12)
-    vector = Directed(directed(texts, query).mean, normal(1, 9, seed=1))
-    alone = joint_cosines(vector, None, directed(images, items), images.shape, same_tower=False)
-    assert_close(alone[1], expected, 1e-12, "a vector has no variance of its own")
+    asked, found = over_length(texts, query), over_length(images, items)
+    shorter, own = found.mean.norm(dim=1), asked.mean.norm()  # |mu| / s
+    expected = shorter[:, None] * shorter * (by_image @ weight_covariance(images) @ by_image.T)
+    of_text = own**2 * (by_text @ weight_covariance(texts) @ by_text.T)
+    mean, covariances = query_cosines(asked, texts.shape, found, images.shape)
+    assert_close(mean, prob_cosine(texts.embed(query), images.embed(items)).mean[0], 1e-13)
+    assert_close(covariances, expected + of_text, 1e-12)
+    vector = Directed(asked.mean, normal(1, 9, seed=1))
+    assert_close(query_cosines(vector, None, found, images.shape)[1], expected, 1e-12, "a vector has no variance")
+
+
+@pytest.mark.parametrize(("lam", "seed"), [(3.0, 30), (3.0, 50), (30.0, 40), (30.0, 50)])
+def test_the_best_of_what_is_found_is_that_of_draws_of_both_projections(lam: float, seed: int) -> None:
+    """Lengths are drawn too, at ratios of variance to squared length as of the embedded models and far below."""
+    images, texts = tower("full", 0.02, lam), tower("full", 0.02, lam, seed=60, width=3)
+    query, items = features(1, seed=10, width=3), features(8, seed=seed)
+    embedded = images.embed(items)
+    ratio = float((embedded.covariance.trace() / embedded.mean.square().sum(dim=1)).median())
+    assert (0.25 < ratio < 0.6) if lam < 10 else (ratio < 0.1), ratio
+    mean, covariance = query_cosines(over_length(texts, query), texts.shape, over_length(images, items), images.shape)
+    found = probability_of_best(mean, covariance, draws=20_000)
+    random = generator(4)
+    g, h = (side.drawn_embeddings(of, 20_000, random) for side, of in ((images, items), (texts, query)))
+    cosines = torch.nn.functional.cosine_similarity(g, h, dim=2)
+    expected = torch.bincount(cosines.argmax(dim=1), minlength=8) / len(cosines)
+    assert float(expected.max()) < 0.95, "there is a doubt"
+    assert float((found - expected).abs().max()) < 0.04, (found, expected)
 
 
 def test_the_query_itself_is_found_for_certain() -> None:
     posterior, items = tower(), features(N, seed=20)
-    mean, covariance = joint_cosines(
-        directed(posterior, items[:1]), posterior.shape, directed(posterior, items), posterior.shape, same_tower=True
-    )
+    mean, covariance = joint_cosines(directed(posterior, items[:1]), directed(posterior, items), posterior.shape)
     assert float(mean[0]) == 1
     assert float(covariance[0].abs().max()) < 1e-15
     assert float(covariance.diagonal()[1:].min()) > 1e-5
@@ -282,9 +302,7 @@ def test_the_query_itself_is_found_for_certain() -> None:
 def test_two_queries_are_refused() -> None:
     posterior, items = tower(), features(N, seed=20)
     with pytest.raises(BayesVLMError, match="The query has 2 rows"):
-        joint_cosines(
-            directed(posterior, items[:2]), posterior.shape, directed(posterior, items), posterior.shape, True
-        )
+        joint_cosines(directed(posterior, items[:2]), directed(posterior, items), posterior.shape)
 
 
 # The best of them -----------------------------------------------------------------------------------------------------
@@ -320,7 +338,7 @@ def test_copies_share_alike() -> None:
         torch.cat([items.residual, items.residual]),  # type: ignore[list-item]
     )
     query = Directed(unit(normal(1, d, seed=9)), torch.zeros(1, p + 1).double())
-    mean, covariance = joint_cosines(query, None, directed(posterior, twice), posterior.shape, same_tower=False)
+    mean, covariance = query_cosines(query, None, directed(posterior, twice), posterior.shape)
     found = probability_of_best(mean, covariance)
     assert_close(found[:3], found[3:], 1e-12)
     assert_close(2 * found[:3], probability_of_best(mean[:3], covariance[:3, :3], draws=20_000), 0.1)

@@ -217,3 +217,14 @@ def test_a_collection_of_one(vlm: BayesVLM) -> None:
     texts, images, _ = sides()
     with pytest.raises(BayesVLMError, match="A collection of 1 items"):
         search(vlm, texts, images[:1], Relevance.of([[0]] * TEXTS, 1), "text")
+
+
+def test_what_is_level_with_the_last_of_the_best_gains_nothing_from_their_new_order() -> None:
+    """Items 1, 2 and 3 are copies, of which two are among the best few."""
+    from bayesvlm.experiments.caption_search import _Best, _reordered
+
+    scores = torch.tensor([[0.9, 0.5, 0.5, 0.5, 0.1]]).double()
+    best = _Best(torch.tensor([[0, 1, 3]]), torch.tensor([[0.2, 0.5, 0.3]]).double())
+    order = _reordered(scores, best)[0]
+    assert order[1] > order[3] > order[0] > order[4]
+    assert order[2] == order[1], "it could have been taken in the place of either, and the better counts against"

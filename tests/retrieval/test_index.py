@@ -59,10 +59,12 @@ def test_paths_are_ids_unless_told(tmp_path: Path, emoji: BayesVLM) -> None:
         Image.new("RGB", (32, 32), (80 * place, 0, 0)).save(file)
     index = Index.create(tmp_path / "index", emoji)
     missing = tmp_path / "missing.png"
-    added = index.add([files[0], missing, files[1]])
+    with pytest.warns(BayesVLMWarning, match="1 of 3 items cannot be read"):
+        added = index.add([files[0], missing, files[1]])
     assert (added.rows, int(added), list(added.unreadable)) == (2, 2, [1])
     assert "missing.png" in added.unreadable[1]
-    again = index.add([files[0], missing, files[1], files[2]], existing="skip")
+    with pytest.warns(BayesVLMWarning, match="1 of 4 items cannot be read"):
+        again = index.add([files[0], missing, files[1], files[2]], existing="skip")
     assert (again.rows, again.skipped, list(again.unreadable)) == (1, 2, [1])
     assert ids_of(index) == sorted(map(str, files))
     assert {row["path"] for row in index.rows()} == {str(file) for file in files}
@@ -428,3 +430,17 @@ def test_columns_as_numpy_and_pandas_have_them() -> None:
     ):
         column = check_columns({"of": values}, 2)["of"]
         assert (str(column.type), column.to_pylist()) == (kind, expected)
+
+
+def test_hits_as_a_table_of_pandas(make: Callable[..., Index], texts: Features) -> None:
+    pandas = pytest.importorskip("pandas", reason="tables of pandas (extra pandas)")
+    index = make(columns={"year": list(range(60)), "id of old": ["x"] * 60})
+    hits = index.search(texts, k=4)
+    table = pandas.concat([each.to_pandas(0.5) for each in hits])
+    assert list(table.columns) == ["query", "id", "path", "mean", "std", "low", "high", "p_best", "year", "id of old"]
+    assert len(table) == 4 * len(texts)
+    first = table.iloc[0]
+    assert (first["id"], first["query"]) == (hits[0].ids[0], hits[0].query)
+    assert (first["low"], first["high"]) == pytest.approx([float(bound[0]) for bound in hits[0].interval(0.5)])
+    assert table.groupby("query")["p_best"].sum().to_numpy() == pytest.approx(1.0)
+    assert len(index.search(texts[:1], k=4, where={"year": -1})[0].to_pandas()) == 0

@@ -228,7 +228,78 @@ def test_what_is_kept_is_what_brute_force_finds(
         ]
         np.testing.assert_allclose(found.p_values(of).numpy(), p, atol=1e-12)
         assert found.false_answers(made) == pytest.approx(sum(each > 0.1 + 1e-12 for each in p) / len(p))
+    from bayesvlm.retrieval.matching import COUNTED
+
+    assert len(found.nothing) >= COUNTED
     assert found.false_answers() == found.false_answers(False)
+    assert (found.counted, found.counted_made) == (len(found.nothing), False)
+
+
+def test_a_few_queries_without_a_match_are_not_counted_on(make: Make) -> None:
+    """Of two of them that are turned away nobody can say that none is answered."""
+    queries = Features(torch.randn(42, P_TEXT, generator=torch.Generator().manual_seed(3)))
+    relevant = [*(f"item {place}" for place in range(40)), [], []]
+    found = make().calibrate(queries, relevant, error=0.1).calibration
+    assert found is not None
+    assert len(found.nothing) == 2
+    assert found.false_answers() == found.false_answers(True) != found.false_answers(False)
+    assert (found.summary()["false_answers_of"], found.summary()["false_answers_made"]) == (40, True)
+    assert "of 40 queries without one, made by taking the matches of these away" in repr(found)
+    assert "of 2 without a match" in found._repr_html_()
+    assert "of 40 whose matches were taken away" in found._repr_html_()
+
+
+def test_items_that_are_others_now(make: Make, asked: tuple[Features, list[list[str]]]) -> None:
+    """As many as there were, and most of them others: what was promised was of those that have gone."""
+    from bayesvlm.retrieval import Index
+
+    index = make().calibrate(*asked, error=0.1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        index.add(draw(ITEMS, P, 1), [f"item {place}" for place in range(ITEMS)], existing="replace")  # the same
+        index.search(asked[0][:1])
+    index.delete([f"item {place}" for place in range(20)])
+    index.add(draw(20, P, 5), [f"new {place}" for place in range(20)])
+    said = "has about 67% of the 60 items that it was calibrated on as they were"
+    for opened in (index, Index.open(index.place)):
+        with pytest.warns(BayesVLMWarning, match=said):
+            opened.search(asked[0][:1])
+    index.add(draw(40, P, 6), [f"item {place}" for place in range(20, 60)], existing="replace")
+    with pytest.warns(BayesVLMWarning, match="has about 0%"):
+        index.search(asked[0][:1])
+
+
+def test_items_are_looked_for_once_in_each_state(
+    make: Make, asked: tuple[Features, list[list[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bayesvlm.retrieval import remaining
+
+    index, looked, share = make().calibrate(*asked, error=0.1), [], remaining._share
+    monkeypatch.setattr(remaining, "SAMPLE", 10)
+    monkeypatch.setattr(remaining, "_share", lambda *of: looked.append(of) or share(*of))
+    assert len(remaining.sample(index._store)) == 10
+    for _ in range(3):
+        index.search(asked[0][:2])
+    assert len(looked) == 1
+    index.delete("item 1")
+    index.search(asked[0][:2])
+    assert len(looked) == 2
+
+
+def test_a_calibration_that_was_made_elsewhere(make: Make, asked: tuple[Features, list[list[str]]]) -> None:
+    from bayesvlm.retrieval import Index
+
+    index = make()
+    other = Index.open(index.place).calibrate(*asked, error=0.1)
+    assert index.search(asked[0][:1])[0].matches is None
+    assert index.refresh() is index
+    assert index.search(asked[0][:1])[0].p_value == other.search(asked[0][:1])[0].p_value
+    other.calibrate(*asked, error=0.2)
+    assert index.refresh().calibration is not None
+    assert index.calibration.error == 0.2  # type: ignore[union-attr]
+    Index.create(index.place, index.vlm, overwrite=True)
+    with pytest.raises(BayesVLMError, match="made anew since it was opened"):
+        index.refresh()
 
 
 def test_searches_say_so_and_again_after_opening(
@@ -316,8 +387,8 @@ def test_items_that_are_added_turn_nobody_away(make: Make, asked: tuple[Features
 def test_memory_grows_with_the_answers_and_not_with_their_pairs(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     from bayesvlm.retrieval import searching
 
-    together, joint = [], searching.joint_cosines
-    monkeypatch.setattr(searching, "joint_cosines", lambda *of: together.append(len(of[2].mean)) or joint(*of))
+    together, joint = [], searching.query_cosines
+    monkeypatch.setattr(searching, "query_cosines", lambda *of: together.append(len(of[2].mean)) or joint(*of))
     monkeypatch.setattr(searching, "JOINT", 25)
     queries = Features(torch.randn(40, P_TEXT, generator=torch.Generator().manual_seed(3)))
     index, relevant = make(), [[f"item {row}" for row in range(place % 2, ITEMS, 2)] for place in range(40)]

@@ -177,3 +177,106 @@ def test_what_is_no_query(query: Any, said: str, drawings: Index) -> None:
 def test_what_is_no_way_to_search(arguments: Any, said: str, make: Callable[..., Index]) -> None:
     with pytest.raises(BayesVLMError, match=said):
         make(count=3).search(draw(1, P_TEXT, 1), **arguments)
+
+
+# Prompts --------------------------------------------------------------------------------------------------------------
+
+
+def test_templates_make_one_query_of_a_text(drawings: Index, emoji: BayesVLM) -> None:
+    """As `class_features` averages them; "{c}" is the text itself."""
+    asked = ["a drawing of a {c}.", lambda name: f"my {name}"]
+    found = drawings.search(["pizza", "pizza", "cat"], k=4, templates=asked)
+    features = emoji.class_features(["pizza", "cat"], asked)
+    wanted = drawings.search(features, k=4)
+    assert [hits.ids for hits in found] == [wanted[0].ids, wanted[0].ids, wanted[1].ids]
+    torch.testing.assert_close(found[2].mean, wanted[1].mean, atol=1e-6, rtol=0)
+    torch.testing.assert_close(found[2].std, wanted[1].std, atol=1e-6, rtol=1e-4)
+    moments = emoji.similarity(drawings_of(emoji, found[2].ids), features)
+    torch.testing.assert_close(found[2].mean.float(), moments.mean[:, 1], atol=1e-5, rtol=0)
+    plain, itself = drawings.search("pizza", k=4), drawings.search("pizza", k=4, templates="{c}")
+    assert plain.ids == itself.ids
+    torch.testing.assert_close(plain.mean, itself.mean)
+    assert not torch.allclose(plain.mean, found[0].mean)
+
+
+def drawings_of(vlm: BayesVLM, ids: tuple[str, ...]) -> Features:
+    from bayesvlm import world
+
+    images = world.load("openmoji-black").images
+    return vlm.image_features([images[int(name.removeprefix("drawing "))] for name in ids])
+
+
+@pytest.mark.parametrize("query", [picture(), draw(1, P_TEXT, 0), np.ones(32, dtype=np.float32)])
+def test_templates_are_for_words(drawings: Index, make: Callable[..., Index], query: Any) -> None:
+    with pytest.raises(BayesVLMError, match="templates are for queries in words"):
+        (make() if isinstance(query, Features) else drawings).search(
+            np.ones(drawings.info()["d"]) if isinstance(query, np.ndarray) else query, templates="a {c}"
+        )
+
+
+@pytest.mark.parametrize(("templates", "said"), [("a photo", "no place"), ([], "empty list"), (["{c}", "{}"], "once")])
+def test_templates_that_are_none(drawings: Index, templates: Any, said: str) -> None:
+    with pytest.raises(BayesVLMError, match=said):
+        drawings.search("pizza", templates=templates)
+
+
+def test_an_index_asks_as_it_was_calibrated_and_says_nothing_of_other_prompts(
+    drawings: Index, emoji: BayesVLM, tmp_path: Path
+) -> None:
+    from bayesvlm import world
+
+    split = world.load("openmoji-black")
+    index = Index.create(tmp_path / "index", emoji)
+    index.add(split.images[:40], split.keys[:40])
+    names = [split.classes[label] for label in split.labels[:40]]
+    index.calibrate(names, split.keys[:40], error=0.1, templates=["{c}, drawn", "a {c}"], progress=False)
+    kept = Index.open(tmp_path / "index", emoji)
+    for each in (index, kept):
+        assert each.calibration is not None
+        assert each.calibration.prompts == ("a {c}", "{c}, drawn")
+        found = each.search(names[3], k=3)
+        assert found.matches is not None
+        torch.testing.assert_close(found.mean, each.search(names[3], k=3, templates=["a {}", "{}, drawn"]).mean)
+        plain = each.search(names[3], k=3, templates="{c}")
+        assert (plain.matches, plain.p_match) == (None, None)
+        assert not torch.allclose(plain.mean, found.mean)
+        features = emoji.class_features([names[3]], ["a {c}", "{c}, drawn"])  # nobody knows in which prompts
+        assert each.search(features, k=3)[0].matches is not None
+
+
+# Like an item that is here --------------------------------------------------------------------------------------------
+
+
+def test_like_an_item_is_what_its_own_features_find_without_itself(make: Callable[..., Index], vlm: BayesVLM) -> None:
+    index, items = make(), draw(60, P, 1)
+    for place in (0, 31, 59):
+        found = index.like(f"item {place}", k=5)
+        assert isinstance(found, Hits)
+        searched = index.search(items[place : place + 1], k=6, tower="image")[0]
+        assert searched.ids[0] == f"item {place}" == found.query
+        assert found.ids == searched.ids[1:]
+        torch.testing.assert_close(found.mean, searched.mean[1:], atol=1e-6, rtol=0)
+        torch.testing.assert_close(found.std, searched.std[1:], atol=1e-5, rtol=2e-3)  # directions in half precision
+        assert found.matches is None
+    several = index.like(["item 3", "item 1", "item 3"], k=2)
+    assert [hits.query for hits in several] == ["item 3", "item 1", "item 3"]
+    assert several[0].ids == several[2].ids == index.like("item 3", k=2).ids
+    assert all(len(hits) == 59 for hits in index.like(["item 3", "item 1"], k=100, rank="lower"))
+
+
+def test_a_copy_is_like_the_item_for_certain(make: Callable[..., Index]) -> None:
+    index = make()
+    index.add(draw(60, P, 1)[7:8], ["copy of 7"])
+    first = index.like("item 7", k=3)[0]
+    assert (first.id, first.mean) == ("copy of 7", pytest.approx(1.0, abs=1e-6))
+    assert first.std < 1e-6
+    assert index.like("item 7", k=3, where={"id": ["item 7", "item 8"]}).ids == ("item 8",)
+
+
+@pytest.mark.parametrize(
+    ("ids", "said"),
+    [("nobody", "no item 'nobody'"), (["item 1", "x", "y"], "no item 'x', 'y'"), ([], "give at least one"), ("", "id")],
+)
+def test_like_what_is_not_there(make: Callable[..., Index], ids: Any, said: str) -> None:
+    with pytest.raises(BayesVLMError, match=said):
+        make().like(ids)

@@ -158,7 +158,7 @@ def test_subfolders_are_albums(index: Index, photos: Path) -> None:
 def test_a_file_that_moves_has_another_album(index: Index, photos: Path) -> None:
     update(index, photos)
     (photos / "holiday/0.png").rename(photos / "work/2020/0.png")
-    assert counts(update(index, photos)) == (1, 0, 0, 11, 1)
+    assert counts(update(index, photos)) == (0, 0, 1, 11, 0)
     assert rows(index, "album")["0.png"]["album"] == "work/2020"
 
 
@@ -274,7 +274,7 @@ def test_a_folder_without_images_removes_nothing(index: Index, photos: Path) -> 
     update(index, photos)
     for path in photos.rglob("*.png"):
         path.unlink()
-    with pytest.raises(BayesVLMError, match=r"There are no images in .* nothing removed"):
+    with pytest.raises(BayesVLMError, match=r"There are no images in .* so nothing was done"):
         update(index, photos)
     assert len(index) == 12
 
@@ -581,3 +581,40 @@ def test_update_changes_columns_and_no_embedding(index: Index, photos: Path) -> 
     torch.testing.assert_close(after.mean, before.mean)
     with pytest.raises(BayesVLMError, match="stars"):
         index.update(names[:1], {"stars": ["many"]})
+
+
+def test_a_folder_that_is_renamed_is_not_encoded_again(index: Index, photos: Path, encode: Counted) -> None:
+    """Its rows move along, with what was said of them; those that were given ids of their own keep them."""
+    index.add([photos / "holiday/0.png"], ids=["my 0"], progress=False)
+    update(index, photos, encode=encode)
+    inside = sorted(row["id"] for row in index.rows({"album": "holiday"}))
+    assert "my 0" in inside
+    index.update(inside, {"stars": list(range(len(inside)))})
+    (photos / "holiday").rename(photos / "renamed")
+    assert counts(update(index, photos, encode=encode)) == (0, 0, len(inside), 12 - len(inside), 0)
+    assert encode.given == []
+    assert len(index) == 12
+    kept = {row["id"]: row for row in index.rows({"album": "renamed"}, ["id", "path", "stars"])}
+    for stars, name in enumerate(inside):
+        file = photos / "renamed" / (Path(name).name if name != "my 0" else "0.png")
+        assert kept["my 0" if name == "my 0" else str(file)]["stars"] == stars
+        assert kept["my 0" if name == "my 0" else str(file)]["path"] == str(file)
+    assert counts(update(index, photos, encode=encode)) == (0, 0, 0, 12, 0)
+    for file in (photos / "renamed").iterdir():
+        file.rename(photos / f"again-{file.name}")
+    assert counts(update(index, photos, encode=encode)) == (0, 0, len(inside), 12 - len(inside), 0)
+    assert {row["id"] for row in index.rows({"stars": ("!=", None), "album": None})} == {
+        "my 0",
+        *(str(photos / f"again-{Path(name).name}") for name in inside if name != "my 0"),
+    }
+
+
+def test_a_copy_is_another_image(index: Index, photos: Path, encode: Counted) -> None:
+    """What holds the same as a file that is still there takes no row away."""
+    update(index, photos)
+    shutil.copy(photos / "holiday/0.png", photos / "copy.png")
+    assert counts(update(index, photos, encode=encode)) == (1, 0, 0, 12, 0)
+    (photos / "copy.png").rename(photos / "copy 2.png")
+    (photos / "holiday/0.png").rename(photos / "copy 3.png")
+    assert counts(update(index, photos, encode=encode)) == (0, 0, 2, 11, 0)
+    assert encode.given == []

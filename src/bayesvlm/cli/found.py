@@ -50,7 +50,9 @@ def verdict(hits: Hits) -> str:
     return f"{said}; {rare}" if rare else said
 
 
-def as_tables(hits: list[Hits], level: float, abstain: bool, unicode: bool = True) -> list[str | Table]:
+def as_tables(
+    hits: list[Hits], level: float, abstain: bool, unicode: bool = True, tower: str = "image"
+) -> list[str | Table]:
     """A table per query, and whether anything matches."""
     parts: list[str | Table] = []
     for each in hits:
@@ -58,7 +60,7 @@ def as_tables(hits: list[Hits], level: float, abstain: bool, unicode: bool = Tru
         if abstained(each, abstain):
             parts.append(f"{each.query}: {said}; without --abstain the nearest are shown")
             continue
-        parts.append(_as_table(each, level, unicode))
+        parts.append(_as_table(each, level, unicode, tower))
         if said:
             parts.append(said)
     return parts
@@ -70,7 +72,7 @@ def further(hits: Hits) -> list[str]:
     return [name for name in told if any(value is not None for value in hits.columns[name])][:_FURTHER]
 
 
-def _as_table(hits: Hits, level: float, unicode: bool) -> Table:
+def _as_table(hits: Hits, level: float, unicode: bool, tower: str) -> Table:
     low, high = (bound.tolist() for bound in hits.interval(level))
     axis = tenths(low, high)
     names = further(hits)
@@ -83,7 +85,7 @@ def _as_table(hits: Hits, level: float, unicode: bool) -> Table:
         best = percent(hit.p_best)
         rows.append([seen_from_here(hit.id), *cells, f"{hit.mean:.3f}", interval, bar, best, *match])
     scale = f"{axis[0]:.1f}{f'{axis[1]:.1f}':>{_WIDTH - 3}}"
-    columns = ["image", *names, "cosine", f"{100 * level:g} %", scale, "best"]
+    columns = [tower, *names, "cosine", f"{100 * level:g} %", scale, "best"]
     columns += [] if hits.p_match is None else ["match"]
     return table(hits.query, columns, rows, texts=1 + len(names))
 

@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from bayesvlm.cli.engine import Actors, Address, CpusPerActor, Engine, GpusPerActor, ray_options
-from bayesvlm.cli.options import Device, Json, Model, Root, Strict
+from bayesvlm.cli.options import Device, Json, Model, OwnTemplates, QueryTemplate, Root, Strict
 from bayesvlm.cli.output import emit, remark, table
 
 if TYPE_CHECKING:
@@ -200,6 +200,8 @@ def calibrate(
     error: Annotated[
         float, typer.Option(help="How often a query that has a match may be told that nothing matches.")
     ] = 0.05,
+    template: QueryTemplate = None,
+    templates: OwnTemplates = None,
     model: Model = None,
     device: Device = None,
     as_json: Json = False,
@@ -211,6 +213,8 @@ def calibrate(
     of id a column of the index serves, such as label: all images with that value answer it. Without a second column
     there are no answers to learn from, and what is kept promises nothing.
 
+    With --template or --templates searches of this index ask in these prompts from then on, unless told otherwise.
+
     Examples:
 
         bayesvlm index calibrate index/ queries.csv --error 0.05
@@ -218,13 +222,15 @@ def calibrate(
         bayesvlm search index/ "a red car" --abstain
     """
     from bayesvlm.cli.options import check_shares
+    from bayesvlm.cli.prompts import templates_given
     from bayesvlm.cli.queries import read_relevant
     from bayesvlm.retrieval import Index
 
     check_shares({"--error": error})
+    asked_in = templates_given(template, templates, ()) or None
     found = Index.open(place, model=model, device=device)
     texts, relevant = read_relevant(queries, found)
-    made = found.calibrate(texts, relevant, error=error).calibration
+    made = found.calibrate(texts, relevant, error=error, templates=asked_in).calibration
     assert made is not None
     result = {"index": place, **made.summary()}
     known = next((text for text, of in zip(texts, relevant or [], strict=False) if of), texts[0])
@@ -237,7 +243,7 @@ def _opened(
 ) -> tuple[Index, bool]:
     """The index that is there, or a new one; whether it is new."""
     from bayesvlm.retrieval import Index
-    from bayesvlm.retrieval.store import FILES, Store
+    from bayesvlm.retrieval.store import FILES, IndexExistsError, Store
     from bayesvlm.vlm import BayesVLM
 
     there = FILES in Store(out).tables() and not overwrite
@@ -246,7 +252,13 @@ def _opened(
     if posterior is None:
         remark(f"no --posterior is given: the index is of {DEFAULT}, which knows emoji and little else")
     vlm = BayesVLM.from_pretrained(posterior or DEFAULT, model=model, device=device)
-    return (Index.open(out, vlm) if there else Index.create(out, vlm, overwrite=overwrite)), not there
+    if there:
+        return Index.open(out, vlm), False
+    try:
+        return Index.create(out, vlm, overwrite=overwrite), True
+    except IndexExistsError:  # the same command beside this one was quicker
+        remark(f"{out} was made by another process meanwhile; these images go into it")
+        return Index.open(out, None if posterior is None else vlm, model=model, device=device), False
 
 
 def _check_filled(found: Index, made: bool, done: Synced) -> None:
@@ -324,7 +336,9 @@ def _promise(calibration: Calibration) -> str:
             "most uncertain are turned away"
         )
     answered = calibration.false_answers()
-    rest = "" if answered is None else f", and of those without one {percent(answered)} are answered all the same"
+    which = "made by taking the matches of these away" if calibration.counted_made else "given"
+    rest = f", and of {calibration.counted:,} without one, {which}, {percent(answered or 0)} are answered all the same"
+    rest = "" if answered is None else rest
     return (
         f"of queries that have a match {error} at most are turned away{rest}; learnt from {count} queries on "
         f"{calibration.rows:,} images"

@@ -61,6 +61,14 @@ OwnTemplates = Annotated[
     str | None,
     typer.Option("--templates", help="Several prompts: a file, one per line, or those of a known set (imagenet: 80)."),
 ]
+QueryTemplate = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--template",
+        help="The prompt to ask in, with {c} for the query; repeatable: embeddings of several are averaged. [default: "
+        "what the index was calibrated with, else the query as it is]",
+    ),
+]
 Root = Annotated[
     Path | None, typer.Option("--root", help="Folder of the known sets. [default: $BAYESVLM_DATA, else ./data]")
 ]

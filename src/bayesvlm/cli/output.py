@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -17,13 +18,22 @@ from rich.text import Text
 def emit(result: Mapping[str, Any], text: str | Table | Sequence[str | Table], as_json: bool) -> None:
     """Print `result` as json, or the text and tables made from it."""
     if as_json:
-        print(json.dumps(result, indent=2))
+        print(json.dumps(finite(result), indent=2))
         return
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=160)  # in a file or a pipe nothing needs to be wrapped for a screen
     for part in [text] if isinstance(text, (str, Table)) else text:
         console.print(part, soft_wrap=isinstance(part, str), markup=False)
+
+
+def finite(value: Any) -> Any:
+    """As json has it, which knows no Infinity and no NaN: null in their place."""
+    if isinstance(value, Mapping):
+        return {name: finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def remark(text: str) -> None:

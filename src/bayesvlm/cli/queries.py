@@ -157,7 +157,13 @@ def _ids(index: Index, column: str, values: set[str], file: Path) -> dict[str, l
     return found
 
 
-def _by_id(index: Index, values: set[str], file: Path) -> dict[str, list[str]]:
+def named_in(index: Index, values: Sequence[str], where: str) -> list[str]:
+    """The ids of items that are called by their id, their path as it is seen from here, or their file's name."""
+    found = _by_id(index, set(values), where)
+    return [name for value in values for name in found[value]]
+
+
+def _by_id(index: Index, values: set[str], file: Path | str) -> dict[str, list[str]]:
     """Ids as they are written; paths of files may be written as they are seen from here, or by the file's name."""
     whole = {value: _whole(value) for value in values}
     there = {row["id"] for row in index.get(sorted(values | set(whole.values())), ["id"])} if values else set()
@@ -170,7 +176,7 @@ def _by_id(index: Index, values: set[str], file: Path) -> dict[str, list[str]]:
     return found
 
 
-def _by_name(index: Index, values: set[str], file: Path) -> dict[str, list[str]]:
+def _by_name(index: Index, values: set[str], file: Path | str) -> dict[str, list[str]]:
     """The id whose file is called so, if there is one, and no other."""
     named: dict[str, list[str]] = {value: [] for value in values}
     for row in index.rows(columns=["id"]):
@@ -185,7 +191,7 @@ def _by_name(index: Index, values: set[str], file: Path) -> dict[str, list[str]]
     return named
 
 
-def _unknown(values: Sequence[str], index: Index, file: Path) -> str:
+def _unknown(values: Sequence[str], index: Index, file: Path | str) -> str:
     listed = ", ".join(map(repr, values[:3])) + (", ..." if len(values) > 3 else "")
     one = next((row["id"] for row in index.rows(columns=["id"])), None)
     like = "it is empty" if one is None else f"ids look like {seen_from_here(one)!r}"

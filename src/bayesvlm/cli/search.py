@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bayesvlm.cli.options import Device, Json, Model, Root
+from bayesvlm.cli.options import Device, Json, Model, OwnTemplates, QueryTemplate, Root
 from bayesvlm.cli.output import emit, remark
 
 if TYPE_CHECKING:
@@ -34,6 +34,16 @@ def search(
             "`bayesvlm index calibrate`; - is the standard input.",
         ),
     ] = None,
+    like: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--like",
+            "-l",
+            help="Look for what is like an item of the index, by its id, its path or its file's name; repeatable.",
+        ),
+    ] = None,
+    template: QueryTemplate = None,
+    templates: OwnTemplates = None,
     k: Annotated[int, typer.Option("-k", min=1, help="How many to show.")] = 10,
     where: Annotated[
         list[str] | None,
@@ -50,6 +60,9 @@ def search(
     abstain: Annotated[
         bool, typer.Option("--abstain", help="Show nothing where nothing here matches, by the index's calibration.")
     ] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write what was found here, a row per hit: .csv or .jsonl.")
+    ] = None,
     html: Annotated[
         Path | None, typer.Option("--html", help="Write a page with the images found to this file.")
     ] = None,
@@ -57,7 +70,8 @@ def search(
         bool,
         typer.Option(
             "--overwrite",
-            help="Replace whatever --html names; without it only a page of an earlier search of this index is.",
+            help="Replace whatever --out and --html name; without it only a page of an earlier search of this index is "
+            "replaced.",
         ),
     ] = False,
     exact: Annotated[
@@ -83,10 +97,16 @@ def search(
 
         bayesvlm search index/ "a dog" --where album=holiday --where "modified>=2024-01-01" --rank lower
 
+        bayesvlm search index/ "red car" --template "a photo of a {c}." --out found.csv
+
+        bayesvlm search index/ --like photos/cat.jpg -k 5
+
         bayesvlm search index/ --queries queries.txt --abstain --json
     """
     from bayesvlm.cli.found import as_json_of, as_tables
-    from bayesvlm.cli.queries import as_condition, texts_of
+    from bayesvlm.cli.found_file import FoundFile
+    from bayesvlm.cli.prompts import templates_given
+    from bayesvlm.cli.queries import as_condition, named_in, texts_of
     from bayesvlm.core.errors import BayesVLMError, check_choice
     from bayesvlm.images.files import names_a_file
     from bayesvlm.report.page import check_replaces
@@ -96,16 +116,21 @@ def search(
     check_choice("--rank", rank, RANKS)
     half_width(level)
     texts = texts_of(queries, queries_file)
-    if not texts and not image:
+    if not texts and not image and not like:
         raise BayesVLMError(
-            f'There is nothing to look for; say it in words, `bayesvlm search {index} "a red car"`, or give --image.'
+            f'There is nothing to look for; say it in words, `bayesvlm search {index} "a red car"`, or give --image '
+            "or --like."
         )
+    asked_in = templates_given(template, templates, ()) or None
+    if asked_in is not None and not texts:
+        raise BayesVLMError("--template and --templates are for queries in words, and there are none; leave them out.")
     for text in texts:
         if names_a_file(text):
             remark(f"{text} is a file, and is looked for as words; --image {text} looks for what is like it")
     made_from = {"command": "search", "index": index}
     if html is not None:
         check_replaces(html, made_from, overwrite, "another file with --html")
+    written = None if out is None else FoundFile(out, overwrite)
     found = Index.open(index, model=model, device=device)
     calibration = found.calibration
     if abstain and calibration is None:
@@ -119,9 +144,12 @@ def search(
     options: dict[str, Any] = {"where": condition, "rank": rank, "level": level, "exact": exact}
     hits: list[Hits] = []
     if texts:
-        hits += _asked(found, texts, k, options)
+        hits += _listed(found.search(texts, k, tower="text", templates=asked_in, **options))
+    in_words = len(hits)
     if image:
-        hits += _asked(found, image, k, options)
+        hits += _listed(found.search(image, k, **options))
+    if like:
+        hits += _listed(found.like(named_in(found, like, "--like"), k, **options))
     result = {
         "index": index,
         "rows": len(found),
@@ -131,20 +159,26 @@ def search(
         "calibration": None if calibration is None else calibration.summary(),
         "queries": [as_json_of(each, level, abstain) for each in hits],
     }
-    shown = as_tables(hits, level, abstain, unicode=_takes_unicode())
+    shown = as_tables(hits, level, abstain, unicode=_takes_unicode(), tower=found.tower)
+    if written is not None:
+        written.write(result["queries"])
+        result["out"] = str(out)
+        shown.append(f"what was found is in {out}")
     if html is not None:
-        _write(html, found, hits, level, abstain, root, made_from)
+        _write(html, found, hits, in_words, level, abstain, root, made_from)
         result["report"] = str(html)
         shown.append(f"the page is {html}")
     emit(result, shown, as_json)
     if not any(len(each) for each in hits):
         remark(f"no row of {index} fulfils {' and '.join(where or ())}")
     if abstain and any(each.matches is None for each in hits):
-        remark("--abstain: of a query by an image, or with --where, the calibration says nothing; all is shown")
+        remark(
+            "--abstain: the calibration says nothing of images, of --like, under --where or in another --template; all "
+            "that was found is shown"
+        )
 
 
-def _asked(found: Index, queries: list[Any], k: int, options: dict[str, Any]) -> list[Hits]:
-    answer = found.search(queries, k, **options)
+def _listed(answer: Hits | list[Hits]) -> list[Hits]:
     return answer if isinstance(answer, list) else [answer]
 
 
@@ -156,6 +190,7 @@ def _write(
     page: Path,
     index: Index,
     hits: list[Hits],
+    in_words: int,
     level: float,
     abstain: bool,
     root: Path | None,
@@ -171,7 +206,7 @@ def _write(
         model=index.info()["model"],
         hits=hits,
         pictures=of_hits(shown, root),
-        queries=of_queries(hits),
+        queries=of_queries(hits[in_words:]),  # a file that is called as the words are is not what they ask for
         level=level,
         abstain=abstain,
     )

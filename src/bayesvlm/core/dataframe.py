@@ -1,4 +1,4 @@
-"""A prediction as a pandas table: a row per input, or one per input and class."""
+"""Results as tables of pandas: a prediction has a row per input, or one per input and class."""
 
 from __future__ import annotations
 
@@ -17,14 +17,20 @@ if TYPE_CHECKING:
 _ROWS = 4096  # of inputs whose variances are multiplied out at a time
 
 
-def prediction_frame(prediction: Prediction, top: int | None, wide: bool, parts: bool, level: float) -> Any:
-    """What `Prediction.to_pandas` returns."""
+def needed_pandas() -> Any:
+    """pandas, if it is installed."""
     try:
         import pandas
     except ImportError:
         raise BayesVLMError(
             "to_pandas() makes tables of pandas, which is not installed: `pip install 'bayesvlm[pandas]'`."
         ) from None
+    return pandas
+
+
+def prediction_frame(prediction: Prediction, top: int | None, wide: bool, parts: bool, level: float) -> Any:
+    """What `Prediction.to_pandas` returns."""
+    pandas = needed_pandas()
     if top is not None and wide:
         raise BayesVLMError(f"top={top} gives a row per class and wide=True a column per class; choose one of them.")
     inputs, classes = prediction.probs.shape

@@ -102,40 +102,56 @@ def paired_cosines(x: Directed, y: Directed, shape: Shape) -> tuple[Tensor, Tens
     return (1 - near).clamp(-1, 1).to(x.mean), variance.to(x.mean)
 
 
-def joint_cosines(
-    query: Directed, query_shape: Shape | None, items: Directed, shape: Shape, same_tower: bool
-) -> tuple[Tensor, Tensor]:  # [k], [k, k]
-    """Mean and joint covariance of the cosines of one query with k items under shared draws, float64.
+def joint_cosines(query: Directed, items: Directed, shape: Shape) -> tuple[Tensor, Tensor]:  # [k], [k, k]
+    """Mean and joint covariance of the cosines of one query with k items of its own tower, float64.
+
+    Of the other tower: `query_cosines`.
 
     Args:
         query: one row.
-        query_shape: R of the query's tower; None: a vector without variance, whose `white` is not looked at.
         items: what was found.
-        shape: R of the items' tower.
-        same_tower: whether query and items share their projection.
+        shape: R of their tower.
     """
     if len(query.mean) != 1:
         raise BayesVLMError(f"The query has {len(query.mean)} rows; pass one query, as one row.")
-    found = _Unit.of(items, shape)
-    u = _Unit.of(Directed(query.mean, query.mean), shape).direction  # [1, d]
-    apart, together = found.direction - u, found.direction + u
+    found, asked = _Unit.of(items, shape), _Unit.of(query, shape)
+    apart, together = found.direction - asked.direction, found.direction + asked.direction
     near, far = _squares(apart)[:, None] / 2, _squares(together)[:, None] / 2
-    mean = (1 - near[:, 0]).clamp(-1, 1)
-    if query_shape is not None and same_tower:
-        white = _Unit.of(query, shape).white
-        left = torch.cat([found.white + white, white - found.white])
-        right = torch.cat([_rooted(near * together, shape), _rooted(far * apart, shape)])
-        blocks = (left @ left.T) * (right @ right.T) / 4
-        k = len(mean)
-        return mean, blocks[:k, :k] + blocks[:k, k:] + blocks[k:, :k] + blocks[k:, k:]
-    # u - c v and v - c u, in differences too
-    of_items = _rooted((near * together - far * apart) / 2, shape)
-    covariance = (found.white @ found.white.T) * (of_items @ of_items.T)
+    left = torch.cat([found.white + asked.white, asked.white - found.white])
+    right = torch.cat([_rooted(near * together, shape), _rooted(far * apart, shape)])
+    blocks = (left @ left.T) * (right @ right.T) / 4
+    k = len(near)
+    return (1 - near[:, 0]).clamp(-1, 1), blocks[:k, :k] + blocks[:k, k:] + blocks[k:, :k] + blocks[k:, k:]
+
+
+def query_cosines(
+    query: Directed, query_shape: Shape | None, items: Directed, shape: Shape
+) -> tuple[Tensor, Tensor]:  # [k], [k, k]
+    """Mean and joint covariance of the cosines of one query with k items of the other tower, float64.
+
+    The means are those of `prob_cosine`. The covariance is to first order in both projections, lengths held at the
+    expected ones, so that it is of cosines as a draw ranks them; `prob_cosine` has larger variances, as it counts how
+    lengths vary too, which moves all hits of a query alike.
+
+        dcos_i = (u - c_i v_i)^T dg_i / s_i + (v_i - c_i u)^T dh / s
+
+    Args:
+        query: one row, over its expected length s; likewise the items.
+        query_shape: R of the query's tower; None: a vector without variance, whose `white` is not looked at.
+        items: what was found.
+        shape: R of the items' tower.
+    """
+    if len(query.mean) != 1:
+        raise BayesVLMError(f"The query has {len(query.mean)} rows; pass one query, as one row.")
+    means, asked = items.mean.double(), query.mean.double()
+    v, u = torch.nn.functional.normalize(means, dim=1), torch.nn.functional.normalize(asked, dim=1)
+    c = (v @ u[0])[:, None]
+    by_items, white = _rooted(u - c * v, shape), items.white.double()
+    covariance = (white @ white.T) * (by_items @ by_items.T)
     if query_shape is not None:
-        white = _Unit.of(query, query_shape).white
-        of_query = _rooted((near * together + far * apart) / 2, query_shape)
-        covariance = covariance + _squares(white) * (of_query @ of_query.T)
-    return mean, covariance
+        by_query = _rooted(v - c * u, query_shape)
+        covariance = covariance + query.white.double().square().sum() * (by_query @ by_query.T)
+    return means @ asked[0], covariance
 
 
 def probability_of_best(mean: Tensor, covariance: Tensor, draws: int = 512, seed: int = 0) -> Tensor:

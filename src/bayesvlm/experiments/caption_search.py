@@ -38,7 +38,7 @@ from bayesvlm.core.embeddings import GaussianEmbeddings
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.estimation import Tower
 from bayesvlm.core.features import Features
-from bayesvlm.core.linearised import Directed, joint_cosines, probability_of_best
+from bayesvlm.core.linearised import Directed, probability_of_best, query_cosines
 from bayesvlm.core.printing import described
 from bayesvlm.evaluation import Doubted, HeldOut, Ranked, Relevance
 from bayesvlm.evaluation.retrieval import other_half_cut_offs
@@ -240,9 +240,7 @@ class _Search:
         if block.mean is not None:
             found |= {"expected cosine": block.mean, "lower bound": block.lower, "probit": block.probit}
             if best is not None:
-                scores = block.mean.double()
-                own = scores.gather(1, best.items)
-                found["p_best"] = scores.scatter(1, best.items, 2 + _ABOVE * best.probability + own)
+                found["p_best"] = _reordered(block.mean.double(), best)
         return found
 
     def judged(self, block: _Block, rows: slice, kept: Tensor | None) -> tuple[_Best | None, dict[str, Tensor]]:
@@ -277,27 +275,47 @@ class _Search:
         return best, found | {"p_best": -best.probability.amax(dim=1)}
 
     def _p_best(self, rows: slice, items: Tensor) -> Tensor:  # [q, k] -> [q, k] float64
-        """As an index has it of what it returns: linearised cosines under draws of the projections that all share."""
+        """As an index has it of what it returns: cosines under draws of the projections that all share."""
         towers = (self.tower, self.other)
         asked, found = (self.vlm.posterior[name].shared_covariance().shape for name in towers)
-        queries = Directed(self.gaussian[rows].mean, self._white(self.tower, self.queries[rows]))
-        white = self._white(self.other, self.items[items.flatten().cpu()]).reshape(*items.shape, -1)
-        means = self.gaussian_items.mean[items]
+        queries = self._directed(self.gaussian[rows], self.tower, self.queries[rows])
+        places = items.flatten()
+        answers = self._directed(self.gaussian_items[places], self.other, self.items[places.cpu()])
+        asked, found = (shape.to(torch.float64) for shape in (asked, found))
+        k = items.shape[1]
         moments = [
-            joint_cosines(Directed(*(part[place : place + 1] for part in queries)), asked, Directed(*own), found, False)
-            for place, own in enumerate(zip(means, white, strict=True))
+            query_cosines(
+                Directed(*(part[place : place + 1] for part in queries)),
+                asked,
+                Directed(*(part[place * k : (place + 1) * k] for part in answers)),
+                found,
+            )
+            for place in range(len(items))
         ]
         mean, covariance = (torch.stack(part) for part in zip(*moments, strict=True))
         return probability_of_best(mean, covariance, _DRAWS)
 
-    def _white(self, tower: Tower, features: Features) -> Tensor:  # [N, p]
-        return self.vlm.posterior[tower].whitened(features.to(self.vlm.device))
+    def _directed(self, embedded: GaussianEmbeddings, tower: Tower, features: Features) -> Directed:
+        """Means and whitened activations over the expected length."""
+        white = self.vlm.posterior[tower].whitened(features.to(self.vlm.device))
+        length = embedded.expected_norm[:, None]
+        return Directed((embedded.mean / length).double(), (white / length).double())
 
     def _embedded(self, tower: Tower, features: Features) -> GaussianEmbeddings:
         return self.vlm.posterior[tower].embed(features.to(self.vlm.device))
 
     def _can(self, ranking: str) -> bool:
         return {"cosine": True, "p_best": self.shared}.get(ranking, self.fitted)
+
+
+def _reordered(scores: Tensor, best: _Best) -> Tensor:  # [q, M]
+    """The best few by their probability, before all others. Others that score as the last of them stay level with it:
+    which of them were taken is chance."""
+    own = scores.gather(1, best.items)
+    lifted = 2 + _ABOVE * best.probability + own
+    last = own.amin(dim=1, keepdim=True)
+    level = torch.where(own == last, lifted, -torch.inf).amax(dim=1, keepdim=True)
+    return torch.where(scores == last, level, scores).scatter(1, best.items, lifted)
 
 
 def _largest_share(logits: Tensor) -> Tensor:  # [q, M] -> [q]

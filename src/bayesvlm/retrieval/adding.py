@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,7 +41,7 @@ class Items:
         cls,
         tower: Tower,
         given: Any,
-        ids: Sequence[str] | None,
+        ids: Sequence[str | os.PathLike[str]] | None,
         paths: Sequence[str | Path | None] | None,
         columns: Mapping[str, Sequence[Any]] | None,
     ) -> Items:
@@ -96,14 +97,20 @@ class Items:
             yield places, Features.concatenate(features), reasons
 
 
-def as_ids(ids: Sequence[str] | str) -> list[str]:
-    """Texts that items can be called by."""
-    listed = [ids] if isinstance(ids, str) else list(ids)
-    for each in listed:
+def as_ids(ids: Iterable[str | os.PathLike[str]] | str | os.PathLike[str]) -> list[str]:
+    """Texts that items can be called by; a path is one."""
+    listed = [ids] if isinstance(ids, str | os.PathLike) or not isinstance(ids, Iterable) else list(ids)
+    named = [os.fspath(each) if isinstance(each, os.PathLike) else each for each in listed]
+    for each in named:
         if not isinstance(each, str) or not each:
             raise BayesVLMError(f"An id is {each!r}; ids are texts, and not empty.")
         _check_text("id", each)
-    return listed
+    return named
+
+
+def is_folder(item: Any) -> bool:
+    """Whether it is the path of one."""
+    return isinstance(item, str | os.PathLike) and os.path.isdir(item)
 
 
 def _listed(given: Any, tower: Tower) -> Features | list[Any]:
@@ -120,7 +127,10 @@ def _listed(given: Any, tower: Tower) -> Features | list[Any]:
 
 
 def _names(
-    given: Features | list[Any], tower: Tower, ids: Sequence[str] | None, paths: Sequence[str | Path | None] | None
+    given: Features | list[Any],
+    tower: Tower,
+    ids: Sequence[str | os.PathLike[str]] | None,
+    paths: Sequence[str | Path | None] | None,
 ) -> tuple[list[str], list[str | None]]:
     """What each item is called, and where its file lies."""
     count = len(given)
@@ -130,6 +140,7 @@ def _names(
     files: list[str | None] = [*own] if own is not None and tower == "image" else [None] * count
     if paths is not None:
         files = [None if path is None else str(path) for path in paths]
+    files = [None if path is None else _whole(path) for path in files]
     if ids is None and own is None:
         raise BayesVLMError(f"ids are missing: these items have no names; pass ids=[...], {count} texts.")
     named = as_ids(own if ids is None else ids)  # type: ignore[arg-type]
@@ -141,6 +152,11 @@ def _names(
         _check_text("path", path or "")
     check_distinct(named)
     return named, files
+
+
+def _whole(path: str) -> str:
+    """Of a file here from the root, which means the same file wherever one looks from; of others as it was given."""
+    return os.path.abspath(path) if not os.path.isabs(path) and os.path.lexists(path) else path
 
 
 def check_distinct(ids: Iterable[str]) -> None:

@@ -11,8 +11,7 @@ from torch import Tensor
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.estimation import Tower
 from bayesvlm.progress import progress_bar
-from bayesvlm.retrieval.filters import one_of
-from bayesvlm.retrieval.hits import LEVEL
+from bayesvlm.retrieval.filters import by_ids
 from bayesvlm.retrieval.matching import (
     DEPTH,
     FITTED,
@@ -24,11 +23,11 @@ from bayesvlm.retrieval.matching import (
     check_error,
 )
 from bayesvlm.retrieval.queries import Queries
+from bayesvlm.retrieval.remaining import sample
 from bayesvlm.retrieval.searching import Scored, Searcher
 from bayesvlm.retrieval.store import Store
 from bayesvlm.vlm import BayesVLM
 
-_IDS = 1000  # in one condition
 _SAME = 1e-6  # relative: what rounding leaves between equal scores
 _TOGETHER = 64  # queries that are searched for at once
 
@@ -55,7 +54,7 @@ def calibrated(
         for start in range(0, len(asked), _TOGETHER):
             own = None if labels is None else labels[start : start + _TOGETHER]
             k = min(rows, max(FITTED, DEPTH + max(map(len, own or [set()]))))
-            searcher = Searcher(store, vlm, tower, k, None, "mean", LEVEL, False, None, 0)
+            searcher = Searcher(store, vlm, tower, k)
             some = asked[start : start + _TOGETHER]
             for place, scored in enumerate(searcher.scored(some, labels is not None)):
                 found.add(scored, float(some.variance[place]), None if own is None else own[place])
@@ -67,7 +66,8 @@ def calibrated(
             f"All {len(scores)} queries score the same ({float(scores[0]):.4g}), so nothing can be learnt from them; "
             "calibrate on different queries."
         )
-    return Calibration(error, found.matched, found.nothing, found.without, model, asked.tower, rows)
+    asked_of = found.matched, found.nothing, found.without
+    return Calibration(error, *asked_of, model, asked.tower, rows, asked.prompts, sample(store))
 
 
 def checked_relevant(
@@ -153,8 +153,4 @@ class _Found:
 
 def _known(store: Store, ids: Sequence[str]) -> set[str]:
     """Which of these ids are in the index."""
-    found: set[str] = set()
-    for start in range(0, len(ids), _IDS):
-        for batch in store.read(one_of("id", ids[start : start + _IDS]), ["id"]):
-            found |= set(batch["id"].to_pylist())
-    return found
+    return {name for some in by_ids(ids) for batch in store.read(some, ["id"]) for name in batch["id"].to_pylist()}

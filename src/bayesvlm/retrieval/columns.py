@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -112,14 +112,14 @@ def from_arrow(table: pa.Table) -> Rows:
 def check_columns(columns: Mapping[str, Sequence[Any]] | None, count: int) -> dict[str, pa.Array]:
     """What comes with items, by name, if it can be kept: a value for each of them."""
     found: dict[str, pa.Array] = {}
-    for name, values in (columns or {}).items():
+    for name, values in _by_name(columns).items():
         usable = isinstance(name, str) and name.strip() and not name.startswith("_") and name not in _RESERVED
         if not usable or any(mark in name for mark in ".`"):
             raise BayesVLMError(
                 f"A column is called {name!r}; it must be text without dots and backticks, begin with no underscore, "
                 f"and be none of {', '.join(_RESERVED)}."
             )
-        alone = isinstance(values, str | int | float | bool)
+        alone = isinstance(values, str | bytes) or not isinstance(values, Iterable) or getattr(values, "ndim", 1) == 0
         listed: Any = [values] * count if alone else values if _is_arrow(values) else list(values)
         if len(listed) != count:
             raise BayesVLMError(
@@ -129,6 +129,20 @@ def check_columns(columns: Mapping[str, Sequence[Any]] | None, count: int) -> di
             listed = _column(name, [_plain(value) for value in listed])
         found[name] = _of_file(name, listed) if name in OF_FILES else listed
     return found
+
+
+def _by_name(columns: Any) -> Mapping[str, Any]:
+    """Columns as a mapping, also those of a DataFrame."""
+    if columns is None:
+        return {}
+    if isinstance(columns, Mapping):
+        return columns
+    if hasattr(columns, "columns") and hasattr(columns, "iloc"):
+        return {name: columns[name] for name in columns.columns}
+    raise BayesVLMError(
+        f"columns is {str(columns)[:40]!r} ({type(columns).__name__}); give a mapping of names to values, one per "
+        "item, such as {'year': [2020, 2021]}, or a DataFrame."
+    )
 
 
 def arrow_type(kind: Kind) -> pa.DataType:
@@ -152,7 +166,7 @@ def column_of(values: Sequence[Any], to: pa.DataType | None) -> Any:
 
     try:
         return list(values) if to is None else pa.array(values, to)
-    except (pa.ArrowException, UnicodeError):
+    except (pa.ArrowException, UnicodeError, OverflowError):
         return list(values)  # `check_columns` and `fitted` say what is wrong
 
 
@@ -193,7 +207,7 @@ def _column(name: str, values: Sequence[Any]) -> pa.Array:
 
     try:
         made = pa.array(values, from_pandas=True)  # which writes NaN where a text is missing
-    except (pa.ArrowException, UnicodeError) as error:
+    except (pa.ArrowException, UnicodeError, OverflowError) as error:
         raise BayesVLMError(
             f"The column {name!r} cannot be kept: {first_line(error)}; its values must be of one kind, text, numbers, "
             "True or False, or dates."

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime
+from itertools import islice
 from typing import Any, Literal
+
+import numpy as np
 
 from bayesvlm.core.errors import BayesVLMError
 
 Where = str | Mapping[str, Any]
 Kind = Literal["text", "whole numbers", "numbers", "True or False", "dates", "times", "lists"]
 """What a column holds."""
+IDS = 1000
+"""In one condition."""
 _OPERATORS = ("=", "!=", "<", "<=", ">", ">=", "like")
 _HOW = 'a value, a list of values, None, or a pair such as (">=", 2020)'
 
@@ -26,7 +31,8 @@ def as_sql(where: Where | None, columns: Mapping[str, Kind]) -> str | None:
 
     Args:
         where: of each column a value, a list of which it is one, None where it has none, or (operator, value) with
-            = != < <= > >= like; or SQL of your own, which is passed on as it is: never build it from what others type.
+            = != < <= > >= like, where ("!=", "a") is met where there is no value, and ("!=", None) where there is one;
+            or SQL of your own, which is passed on as it is: never build it from what others type.
             Times are in UTC unless they have an offset.
         columns: that there are, and what each holds.
     """
@@ -48,6 +54,13 @@ def one_of(column: str, values: Iterable[str]) -> str:
     return f"{quoted(column)} IN ({', '.join(literal(value) for value in values)})"
 
 
+def by_ids(ids: Iterable[str], also: str | None = None) -> Iterator[str]:
+    """Conditions that rows with these ids fulfil, one for some hundred ids each; and another condition besides."""
+    rest = iter(ids)
+    while some := list(islice(rest, IDS)):
+        yield one_of("id", some) + ("" if also is None else f" AND ({also})")
+
+
 def quoted(column: str) -> str:
     """A column's name in SQL."""
     return f"`{column}`"
@@ -56,9 +69,10 @@ def quoted(column: str) -> str:
 def _condition(column: str, wanted: Any, columns: Mapping[str, Kind]) -> str:
     if column not in columns:
         raise BayesVLMError(f"where names the column {column!r}; the index has {', '.join(sorted(columns))}.")
-    kind = columns[column]
+    kind, empty = columns[column], f"{quoted(column)} IS NULL"
+    wanted = _listed(wanted)
     if wanted is None:
-        return f"{quoted(column)} IS NULL"
+        return empty
     if isinstance(wanted, tuple):
         known = len(wanted) == 2 and isinstance(wanted[0], str) and wanted[0].lower() in _OPERATORS
         if not known or (wanted[0].lower() == "like" and kind != "text"):
@@ -66,14 +80,20 @@ def _condition(column: str, wanted: Any, columns: Mapping[str, Kind]) -> str:
                 f"where[{column!r}] is {wanted!r}; it must be {_HOW}, with one of {' '.join(_OPERATORS)}, and like "
                 "only for text."
             )
+        if wanted[1] is None and wanted[0] in ("=", "!="):
+            return empty if wanted[0] == "=" else f"{quoted(column)} IS NOT NULL"
         left, right = _operands(column, wanted[1], kind)
-        return f"{left} {wanted[0].upper()} {right}"
+        compared = f"{left} {wanted[0].upper()} {right}"
+        return f"{compared} OR {empty}" if wanted[0] == "!=" else compared  # LanceDB has no IS DISTINCT FROM
     if isinstance(wanted, list | set | frozenset):
         if not wanted:
             raise BayesVLMError(f"where[{column!r}] is an empty list, which nothing is in; it must be {_HOW}.")
-        sides = [_operands(column, each, kind) for each in sorted(wanted, key=repr)]
+        sides = [_operands(column, each, kind) for each in sorted(wanted, key=repr) if each is not None]
+        if not sides:
+            return empty
         lefts, rights = zip(*sides, strict=True)
-        return f"{max(lefts, key=len)} IN ({', '.join(rights)})"
+        among = f"{max(lefts, key=len)} IN ({', '.join(rights)})"
+        return f"{among} OR {empty}" if len(sides) < len(wanted) else among
     left, right = _operands(column, wanted, kind)
     return f"{left} = {right}"
 
@@ -102,9 +122,22 @@ def _operands(column: str, value: Any, kind: Kind) -> tuple[str, str]:
     return left, right
 
 
+def _listed(wanted: Any) -> Any:
+    """An array, a Series or a range as a list, in which nothing is where a Series has nothing; else as it is."""
+    if isinstance(wanted, range):
+        return list(wanted)
+    if getattr(wanted, "ndim", 0) != 1 or not hasattr(wanted, "tolist"):
+        return wanted
+    if hasattr(wanted, "isna"):
+        return [None if gone else value for value, gone in zip(wanted.tolist(), wanted.isna().tolist(), strict=True)]
+    return list(wanted) if getattr(wanted.dtype, "kind", "") == "M" else wanted.tolist()
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, os.PathLike):
         return os.fsdecode(value)
+    if isinstance(value, np.datetime64):
+        return value.astype("datetime64[us]").item()
     if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:  # a number of numpy or torch
         return value.item()
     return value

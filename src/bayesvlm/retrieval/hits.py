@@ -12,6 +12,7 @@ import torch
 from scipy.stats import norm
 from torch import Tensor
 
+from bayesvlm.core.dataframe import needed_pandas
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.linearised import probability_of_best
 from bayesvlm.core.notebook import html_table
@@ -21,7 +22,7 @@ LEVEL = 0.95
 """Of credible intervals, unless told otherwise."""
 DRAWS = 512
 """Of the cosines of the items of one search, for the probability that one is the best of them."""
-JOINT = 1000
+JOINT = 100
 """Hits whose joint covariance is kept: memory grows with their square. Those behind them have a `p_best` of 0."""
 
 
@@ -95,8 +96,9 @@ class Hits(Sequence[Hit]):
         query: what was asked, to speak of it.
         ids, paths, columns: of each item.
         mean, std: of each cosine, [k].
-        joint_mean, joint_covariance: of the cosines together, by draws of the projections that they share, [k], [k, k];
-            of the first `JOINT` hits where there are more.
+        joint_mean, joint_covariance: of the first `JOINT` cosines together, as draws of the projections that they share
+            rank them (`query_cosines`, or `joint_cosines` of one tower), [k], [k, k]. Of the other tower the variances
+            are smaller than std**2, which counts how lengths vary too.
         query_variance: which share of the query's expected squared length is variance: how uncertain the query is by
             itself.
         p_match: [k]; None where the index is not calibrated.
@@ -196,6 +198,33 @@ class Hits(Sequence[Hit]):
             "self_consistency": self.self_consistency,
             "hits": found,
         }
+
+    def to_pandas(self, level: float = LEVEL) -> Any:  # pandas.DataFrame
+        """A table with a row per hit, by its rank; those of several searches can be concatenated.
+
+        Its columns are `query`, `id`, `path`, `mean`, `std`, `low` and `high` of the interval, `p_best`, `p_match`
+        where the index is calibrated, and those that were kept of the items.
+
+        Args:
+            level: probability that the interval covers.
+        """
+        pandas = needed_pandas()
+        low, high = self.interval(level)
+        own: dict[str, Any] = {
+            "query": [self.query] * len(self),
+            "id": list(self.ids),
+            "path": list(self.paths),
+            "mean": self.mean.numpy(),
+            "std": self.std.numpy(),
+            "low": low.numpy(),
+            "high": high.numpy(),
+            "p_best": self.p_best.numpy(),
+        }
+        if self.p_match is not None:
+            own["p_match"] = self.p_match.numpy()
+        called = {name: f"{name} (column)" if name in own else name for name in self.columns}
+        own |= {called[name]: list(values) for name, values in self.columns.items()}
+        return pandas.DataFrame(own, index=pandas.RangeIndex(1, len(self) + 1, name="rank"))
 
     def __repr__(self) -> str:
         answer = {None: "", True: ", not turned away", False: ", nothing here matches"}[self.matches]

@@ -105,4 +105,7 @@ def loaded(
     with tempfile.TemporaryDirectory() as folder:
         for name, content in kept.items():
             (Path(folder) / Path(name).name).write_bytes(content)
-        return BayesVLM.from_pretrained(folder, model=model, device=device)
+        try:
+            return BayesVLM.from_pretrained(folder, model=model, device=device)
+        except BayesVLMError as error:
+            raise BayesVLMError(str(error).replace(folder, place)) from None

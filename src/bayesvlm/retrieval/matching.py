@@ -19,8 +19,8 @@ docs/retrieval.md says what else was measured, and how it did.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -32,6 +32,7 @@ from bayesvlm.core.estimation import Tower
 from bayesvlm.core.linearised import probability_of_best
 from bayesvlm.core.notebook import html_table
 from bayesvlm.core.printing import described
+from bayesvlm.retrieval.hits import DRAWS
 from bayesvlm.safety.conformal import fewest
 from bayesvlm.safety.precision import check_share
 
@@ -39,11 +40,11 @@ DEPTH = 10
 """Items, by expected cosine, whose self-consistency decides on a query without labels, however many are asked for."""
 FITTED = 20
 """Hits of a calibration query, at most, that the probability of a match is fitted on."""
-DRAWS = 512
-"""Of the cosines of the items that decide, for self-consistency."""
 FILE = "calibration.json"
 """What a calibration is called among the files of an index."""
 SCHEMA = 1
+COUNTED = 20
+"""Queries without a match, at least, that the share of them which is answered is counted on."""
 WEIGHT = 4
 """How much rarer a query's variance must be than its cosine to count as much."""
 NO_ITEM = -1.0
@@ -136,6 +137,8 @@ class Calibration:
         model: of the probability that a hit is relevant; None without labels.
         tower: that the queries are of; None: plain vectors. Nothing is said of queries of another kind.
         rows: items in the index at the time.
+        prompts: the templates that texts were asked in, as `Queries.prompts`; nothing is said of others.
+        sample: some of those items, as `bayesvlm.retrieval.remaining` looks for them again.
     """
 
     error: float
@@ -145,6 +148,12 @@ class Calibration:
     model: MatchModel | None
     tower: Tower | None
     rows: int
+    prompts: tuple[str, ...] = ()
+    sample: Mapping[str, float] = field(default_factory=dict)
+
+    def is_of(self, tower: Tower | None, prompts: tuple[str, ...]) -> bool:
+        """Whether it says something of queries of a tower in these templates; of Features nobody knows in which."""
+        return self.tower == tower and (self.prompts == prompts or not self.prompts or not prompts)
 
     @property
     def labelled(self) -> bool:
@@ -176,13 +185,25 @@ class Calibration:
 
         Args:
             made: count those that were made by taking relevant items away, instead of those that were given; None:
-                those that were given, if there are any.
+                those that were given, if there are at least `COUNTED` of them.
         """
         if not self.labelled:
             return None
-        given = len(self.nothing) > 0 if made is None else not made
-        asked = self.nothing if given else self.without
+        asked = self._unmatched(made)
         return float((self.p_values(asked) > self.error + _ROUNDING).double().mean()) if len(asked) else None
+
+    @property
+    def counted(self) -> int:
+        """How many queries without a match `false_answers` is counted on."""
+        return len(self._unmatched(None)) if self.labelled else 0
+
+    @property
+    def counted_made(self) -> bool:
+        """Whether those were made by taking relevant items away."""
+        return self.labelled and len(self.nothing) < COUNTED
+
+    def _unmatched(self, made: bool | None) -> Asked:
+        return self.without if (self.counted_made if made is None else made) else self.nothing
 
     def summary(self) -> dict[str, Any]:
         """What there is to say of it, as json."""
@@ -192,6 +213,8 @@ class Calibration:
             "queries": len(self.matched),
             "rows": self.rows,
             "false_answers": self.false_answers(),
+            "false_answers_of": self.counted,
+            "false_answers_made": self.counted_made,
         }
 
     def _p_value(self, score: float, variance: float) -> float:
@@ -216,6 +239,8 @@ class Calibration:
             "error": self.error,
             "tower": self.tower,
             "rows": self.rows,
+            "prompts": list(self.prompts),
+            "sample": dict(self.sample),
             "model": None if self.model is None else vars(self.model),
             **{name: {of: values.tolist() for of, values in vars(getattr(self, name)).items()} for name in _ASKED},
         }
@@ -232,10 +257,18 @@ class Calibration:
                 )
             model = None if raw["model"] is None else MatchModel(**raw["model"])
             asked = {name: Asked.of(**raw[name]) for name in _ASKED}
-            return cls(error=check_error(raw["error"]), model=model, tower=raw["tower"], rows=raw["rows"], **asked)
+            return cls(
+                error=check_error(raw["error"]),
+                model=model,
+                tower=raw["tower"],
+                rows=raw["rows"],
+                prompts=tuple(raw["prompts"]),
+                sample={str(name): float(kept) for name, kept in raw.get("sample", {}).items()},
+                **asked,
+            )
         except BayesVLMError:
             raise
-        except (ValueError, KeyError, TypeError, RuntimeError):
+        except (ValueError, KeyError, TypeError, RuntimeError, AttributeError):
             raise BayesVLMError(f"The calibration of {place} is damaged; calibrate again.") from None
 
     # How it prints ---------------------------------------------------------------------------------------------------
@@ -248,7 +281,9 @@ class Calibration:
                 f"self-consistent or most uncertain of queries like these {n}, on {self.rows} items)"
             )
         answered = self.false_answers()
-        said = "" if answered is None else f"; of queries without one {answered:.0%} are answered all the same"
+        which = "made by taking the matches of these away" if self.counted_made else "given"
+        said = f"; of {self.counted} queries without one, {which}, {answered or 0:.0%} are answered all the same"
+        said = "" if answered is None else said
         return (
             f"Calibration(turns away at most {self.error:g} of queries that have a match{said}, by {n} queries on "
             f"{self.rows} items)"
@@ -260,9 +295,9 @@ class Calibration:
         if self.labelled:
             rows += [["turned away, of those with a match", f"{self.error:.3g} at most"]]
             for made, which in ((False, "without a match"), (True, "whose matches were taken away")):
-                share = self.false_answers(made)
+                share, count = self.false_answers(made), len(self._unmatched(made))
                 if share is not None:
-                    rows.append([f"answered all the same, of those {which}", f"{share:.0%}"])
+                    rows.append([f"answered all the same, of {count} {which}", f"{share:.0%}"])
             return html_table("Calibration", ["", ""], rows)
         rows.append(["flagged", f"the {self.error:.3g} least self-consistent or most uncertain; no guarantee"])
         return html_table("Calibration without labels", ["", ""], rows)

@@ -148,8 +148,7 @@ def _folder(folder: Path, skipped: SkippedImages) -> Place:
     paths = find_images(whole, skipped)
     if not paths:
         raise BayesVLMError(
-            f"There are no images in {folder}{skipped.beside}, so nothing was looked at and nothing removed; give a "
-            "folder with images in it."
+            f"There are no images in {folder}{skipped.beside}, so nothing was done; give a folder with images in it."
         )
     items = _once([_of_path(path, _album(path, whole)) for path in paths], skipped)
     closed = frozenset(shown_path(Path(each)) for each in skipped.closed)

@@ -19,6 +19,7 @@ from bayesvlm.core.estimation import TOWERS, Tower
 from bayesvlm.core.features import Features
 from bayesvlm.core.printing import described
 from bayesvlm.images.decoding import Readable
+from bayesvlm.prompts import PLACES, ClassPrompts, Templates, check_templates, fill
 from bayesvlm.retrieval.rows import Rows, other, shape_of
 from bayesvlm.vlm import BayesVLM
 
@@ -39,6 +40,7 @@ class Queries:
         tower: they are of; None: plain vectors, which have no variance.
         single: whether it was one, and not a list of one.
         variance: share of each one's expected squared length that is variance, [Q].
+        prompts: the templates that texts are asked in, sorted; empty for everything else.
     """
 
     names: list[str]
@@ -46,6 +48,7 @@ class Queries:
     tower: Tower | None
     single: bool
     variance: Tensor
+    prompts: tuple[str, ...] = ()
 
     __repr__ = described
 
@@ -53,31 +56,64 @@ class Queries:
         return len(self.names)
 
     def __getitem__(self, places: slice) -> Queries:
-        return Queries(self.names[places], self.rows[places], self.tower, self.single, self.variance[places])
+        some = self.names[places], self.rows[places]
+        return Queries(*some, self.tower, self.single, self.variance[places], self.prompts)
 
     @classmethod
-    def of(cls, vlm: BayesVLM, query: Any, tower: Tower | None, items: Tower) -> Queries:
+    def of(
+        cls,
+        vlm: BayesVLM,
+        query: Any,
+        tower: Tower | None,
+        items: Tower,
+        templates: Templates | None = None,
+        otherwise: Templates | None = None,
+    ) -> Queries:
         """A query, or a list of them.
 
         Args:
             query: see `Index.search`.
             tower: that Features, or strings, are of; None: texts, but for what can only be an image.
             items: the tower of what is searched.
+            templates: that each text is asked in, as one query; refused for what is no text.
+            otherwise: where those are None; None: texts are asked as they are.
         """
         if tower is not None:
             check_choice("tower", tower, TOWERS)
         vectors = _vectors(query, vlm.image.embedding_width)
         if vectors is not None:
+            _check_in_words(templates, False)
             rows = Rows.of_vectors(vlm, vectors.reshape(-1, vectors.shape[-1]), shape_of(vlm, items), items)
             names = [f"vector {place}" for place in range(len(rows))]
             return cls(names, rows, None, vectors.ndim == 1, torch.zeros(len(names), dtype=torch.float64))
-        features, names, tower, single = _encoded(vlm, query, tower, items)
+        asked_in = otherwise if templates is None else templates
+        features, names, tower, single = _encoded(vlm, query, tower, items, asked_in)
+        in_words = tower == "text" and not isinstance(query, Features)
+        _check_in_words(templates, in_words)
         rows = Rows.of(vlm, features, tower, names)
-        variance = rows.alpha.double() * float(shape_of(vlm, tower).trace)
-        return cls(names, rows, tower, single, variance)
+        return cls.of_rows(vlm, rows, names, tower, single, written(asked_in) if in_words else ())
+
+    @classmethod
+    def of_rows(
+        cls, vlm: BayesVLM, rows: Rows, names: list[str], tower: Tower, single: bool, prompts: tuple[str, ...] = ()
+    ) -> Queries:
+        """Items of a tower by what an index keeps of them."""
+        return cls(names, rows, tower, single, rows.alpha.double() * float(shape_of(vlm, tower).trace), prompts)
 
 
-def _encoded(vlm: BayesVLM, query: Any, tower: Tower | None, items: Tower) -> tuple[Features, list[str], Tower, bool]:
+def written(templates: Templates | None) -> tuple[str, ...]:
+    """Templates by what they make of a place for the text, functions too: what is told apart by, and can be kept."""
+    return tuple(sorted(fill(template, PLACES[0]) for template in check_templates(templates)))
+
+
+def _check_in_words(templates: Templates | None, in_words: bool) -> None:
+    if templates is not None and not in_words:
+        raise BayesVLMError("templates are for queries in words, and these are none; leave them out.")
+
+
+def _encoded(
+    vlm: BayesVLM, query: Any, tower: Tower | None, items: Tower, templates: Templates | None
+) -> tuple[Features, list[str], Tower, bool]:
     if isinstance(query, Features):
         if not len(query):
             raise BayesVLMError("There is no query: these Features have no rows; ask for at least one.")
@@ -99,7 +135,8 @@ def _encoded(vlm: BayesVLM, query: Any, tower: Tower | None, items: Tower) -> tu
         if not text.strip():
             raise BayesVLMError(f"Query {place} is {text!r}, which says nothing; ask for something in words.")
     texts = [str(text) for text in listed]
-    return vlm.text_features(texts, progress=False), texts, tower, single
+    asked = ClassPrompts.filled(texts, None, templates)
+    return vlm.encoder("texts").encode_classes(asked, progress=False), texts, tower, single
 
 
 def _is_array(query: Any) -> TypeGuard[torch.Tensor | np.ndarray[Any, Any]]:

@@ -13,14 +13,15 @@ import torch
 from torch import Tensor
 
 from bayesvlm.core.embeddings import Shape
-from bayesvlm.core.errors import BayesVLMWarning, check_count
+from bayesvlm.core.errors import BayesVLMError, BayesVLMWarning, check_count
 from bayesvlm.core.estimation import TOWERS, Tower
-from bayesvlm.core.linearised import Directed, joint_cosines, paired_cosines
+from bayesvlm.core.linearised import Directed, joint_cosines, paired_cosines, query_cosines
 from bayesvlm.retrieval.columns import FOUND, OWN, VECTOR, from_arrow, kinds
 from bayesvlm.retrieval.filters import Where, as_sql
-from bayesvlm.retrieval.hits import JOINT, Hits, half_width, no_hits
+from bayesvlm.retrieval.hits import JOINT, LEVEL, Hits, half_width, no_hits
 from bayesvlm.retrieval.matching import DEPTH, NO_ITEM, Calibration, self_consistency
 from bayesvlm.retrieval.queries import Queries
+from bayesvlm.retrieval.remaining import remaining
 from bayesvlm.retrieval.rows import Rows, pair_moments, shape_of
 from bayesvlm.retrieval.store import Store
 from bayesvlm.vlm import BayesVLM
@@ -71,29 +72,35 @@ class Searcher:
     vlm: BayesVLM
     tower: Tower
     k: int
-    where: Where | None
-    rank: Rank
-    level: float
-    exact: bool
-    probes: int | None
-    seed: int
+    where: Where | None = None
+    rank: Rank = "mean"
+    level: float = LEVEL
+    exact: bool = False
+    probes: int | None = None
+    seed: int = 0
     calibration: Calibration | None = None
+    others: bool = False  # the items that are asked with, by their ids, are no answers
 
     def __post_init__(self) -> None:
         half_width(self.level)
         if self.probes is not None:
             check_count("probes", self.probes)
+            if self.exact:
+                raise BayesVLMError(
+                    f"exact=True looks at every row, and probes={self.probes} into that many parts of the index of "
+                    "vectors; give one of the two."
+                )
 
     def __call__(self, asked: Queries) -> list[Hits]:
         """What each of the queries finds."""
-        judge = self._judge(asked.tower)
+        judge = self._judge(asked)
         hits = []
         for place, seen in enumerate(self._seen(asked)):
             one = self._hits(asked.names[place], float(asked.variance[place]), seen)
             if judge:
                 score = self._score(seen, judge.labelled)
                 one = replace(one, **vars(judge.judged(score, one.query_variance)), error=judge.error)
-            hits.append(replace(one, p_match=self._p_match(one, asked.tower)))
+            hits.append(replace(one, p_match=self._p_match(one, asked)))
         fewest = min(len(found) for found in hits)
         if self.where is None and fewest < self.k:
             warnings.warn(
@@ -111,9 +118,13 @@ class Searcher:
 
     def _seen(self, asked: Queries) -> Iterator[_Seen]:
         """The candidates of each query, with the moments of their cosines."""
+        import pyarrow.compute as pc
+
         inner = 0.0 if asked.tower is None else float(self._shapes[asked.tower].inner(self._shapes[self.tower]))
         for place, found in enumerate(self._candidates(asked)):
             query = asked.rows[place : place + 1]
+            if self.others:
+                found = found.filter(pc.not_equal(found["id"], asked.names[place]))
             if not found.num_rows:
                 nothing = torch.zeros(0, dtype=torch.float64)
                 yield _Seen(query, asked.tower, found, None, nothing, nothing)
@@ -132,15 +143,18 @@ class Searcher:
         first = torch.argsort(seen.mean[:_DECIDING], descending=True, stable=True)[:DEPTH]
         return self_consistency(*self._joint(seen, first))
 
-    def _judge(self, of: Tower | None) -> Calibration | None:
+    def _judge(self, asked: Queries) -> Calibration | None:
         """What says whether anything matches: of queries like its own, and of the whole index, not of a part of it."""
-        alike = self.calibration is not None and self.calibration.tower == of
-        return self.calibration if alike and self.where is None and self.probes is None else None
+        whole = self.where is None and self.probes is None and not self.others
+        return self._calibration_of(asked) if whole else None
 
-    def _p_match(self, hits: Hits, of: Tower | None) -> Tensor | None:
-        if self.calibration is None or self.calibration.tower != of:
-            return None
-        return self.calibration.p_match(hits.mean, hits.std)
+    def _p_match(self, hits: Hits, asked: Queries) -> Tensor | None:
+        calibration = self._calibration_of(asked)
+        return None if calibration is None else calibration.p_match(hits.mean, hits.std)
+
+    def _calibration_of(self, asked: Queries) -> Calibration | None:
+        alike = self.calibration is not None and self.calibration.is_of(asked.tower, asked.prompts)
+        return self.calibration if alike else None
 
     def _hits(self, name: str, variance: float, seen: _Seen) -> Hits:
         if seen.rows is None:
@@ -164,8 +178,8 @@ class Searcher:
     def _candidates(self, asked: Queries) -> Iterator[pa.Table]:
         """Of each query, the rows whose inner product with it is the largest."""
         as_found = self.rank == "mean" and asked.tower != self.tower
-        judge = self._judge(asked.tower)
-        least = max(self.k, DEPTH) if judge else self.k
+        judge = self._judge(asked)
+        least = max(self.k, DEPTH) if judge else self.k + self.others
         wanted, refine = (least, REFINE) if as_found else (least * _WIDER, _REFINE_WIDER)
         wanted = self.store.at_most(wanted)
         table = self.store.reader
@@ -195,16 +209,21 @@ class Searcher:
         return search.nprobes(self.probes or _ALL).refine_factor(refine)
 
     def _warn_of_missing(self, table: Any, judge: Calibration) -> None:
-        """Where many of the items have gone that a calibration saw."""
+        """Where many of the items have gone that a calibration saw, or are others now."""
         with self.store.reading():
             rows = int(table.count_rows())
+        share = remaining(self.store, judge.sample)
         if rows < _LEFT * judge.rows:
-            warnings.warn(
-                f"{self.store.name} has {rows} of the {judge.rows} items that it was calibrated on, so that more "
-                "queries are turned away than it promised; calibrate again.",
-                BayesVLMWarning,
-                stacklevel=5,
-            )
+            left = f"has {rows} of the {judge.rows} items that it was calibrated on"
+        elif share < _LEFT:
+            left = f"has about {share:.0%} of the {judge.rows} items that it was calibrated on as they were"
+        else:
+            return
+        warnings.warn(
+            f"{self.store.name} {left}, so that more queries are turned away than it promised; calibrate again.",
+            BayesVLMWarning,
+            stacklevel=5,
+        )
 
     @cached_property
     def _bytes_of_a_row(self) -> int:
@@ -215,9 +234,10 @@ class Searcher:
     def _joint(self, seen: _Seen, order: Tensor) -> tuple[Tensor, Tensor]:  # [k], [k, k]
         """Mean and covariance of the cosines of some items together."""
         assert seen.rows is not None
-        of = None if seen.of is None else self._shapes[seen.of]
-        own = self._shapes[self.tower]
-        return joint_cosines(seen.query.directed, of, seen.rows[order].directed, own, seen.of == self.tower)
+        query, items, own = seen.query.directed, seen.rows[order].directed, self._shapes[self.tower]
+        if seen.of == self.tower:
+            return joint_cosines(query, items, own)
+        return query_cosines(query, None if seen.of is None else self._shapes[seen.of], items, own)
 
     @cached_property
     def _shapes(self) -> dict[Tower, Shape]:

@@ -26,7 +26,7 @@ from bayesvlm.core.errors import BayesVLMError, first_line
 from bayesvlm.data.names import own_path
 from bayesvlm.locks import locked
 from bayesvlm.retrieval.columns import fitted
-from bayesvlm.retrieval.filters import one_of
+from bayesvlm.retrieval.filters import IDS, one_of
 from bayesvlm.retrieval.known import Known, among
 from bayesvlm.retrieval.making import all_named, making_of, named, stamped
 
@@ -39,7 +39,6 @@ _CACHE = {"index_cache_size_bytes": 2**30, "metadata_cache_size_bytes": 2**27}  
 _KEPT = timedelta(minutes=10)  # that files of an earlier state are left for who reads it
 _MANY = 10_000  # rows that may be asked for, whatever there is
 _TRIES = 8  # of a write that others came in between of
-_IDS = 2000  # in one condition; to look for more, the whole column is read once
 
 Result = TypeVar("Result")
 
@@ -75,6 +74,11 @@ class Store:
         self._options = None if options is None else dict(options)
         self._making: str | None = None  # of the index that was made or opened here
         self._reader: Any = None
+        self._looked_up: tuple[int, object, Any] | None = None  # in which state of the table, what for, what was found
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickles and copies, which connect for themselves."""
+        return {name: of for name, of in vars(self).items() if name != "_db"} | {"_reader": None, "_looked_up": None}
 
     @cached_property
     def _db(self) -> Any:
@@ -155,6 +159,11 @@ class Store:
         self._making = making
         return dict(about), files
 
+    def file(self, name: str) -> bytes | None:
+        """One of the files of the index as it is now, if there is one of that name."""
+        making = making_of(self.items)
+        return None if making is None else self._files(making).get(name)
+
     def _files(self, making: str) -> dict[str, bytes]:
         with self._said("read"):
             table = self._there(FILES)
@@ -185,6 +194,15 @@ class Store:
             if condition is not None:
                 search = search.where(condition)
             yield from self.own(search.to_batches())
+
+    def once(self, of: object, look: Callable[[], Result]) -> Result:
+        """What was looked up of something in this state of the table, or is looked up now."""
+        with self.reading():
+            version = int(self.reader.version)
+        if self._looked_up is None or self._looked_up[0] != version or self._looked_up[1] is not of:
+            self._looked_up = version, of, look()
+        found: Result = self._looked_up[2]
+        return found
 
     def at_most(self, count: int) -> int:
         """So many rows, or as many as there are; LanceDB sets memory aside for as many as it is asked for."""
@@ -222,7 +240,7 @@ class Store:
     def _create(self, making: str, schema: pa.Schema, files: Mapping[str, bytes], overwrite: bool) -> None:
         before = self._there(ITEMS)
         if before is not None and not overwrite:
-            raise BayesVLMError(
+            raise IndexExistsError(
                 f"{self.name} holds an index already; open it with Index.open, name another place, or replace it "
                 "with overwrite=True."
             )
@@ -265,7 +283,7 @@ class Store:
             if table.count_rows() == 0:
                 return Known(set(), version)
             search = table.search().select(["id"])
-            if len(ids) <= _IDS:
+            if len(ids) <= IDS:  # for more, the whole column is read once
                 return Known(set(search.where(one_of("id", ids)).to_arrow()["id"].to_pylist()), version)
             return Known(among(search.to_batches(), ids), version)
 
@@ -399,6 +417,10 @@ class Store:
             full = "No space left" in reason or "File too large" in reason or "quota" in reason.lower()
             remedy = "make room and do it again: what was there before is there" if full else "check the place"
             raise BayesVLMError(f"{self.name} cannot be {what}: {_short(error)}; {remedy}.") from error
+
+
+class IndexExistsError(BayesVLMError):
+    """There is an index already where one was to be made."""
 
 
 class _ConflictError(Exception):

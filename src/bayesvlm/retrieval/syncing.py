@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.features import Features
-from bayesvlm.images.files import SkippedImages
+from bayesvlm.images.files import SkippedImages, path_shown
 from bayesvlm.models.streaming import EncodedBatch, stream_features
 from bayesvlm.plain import BATCH_SIZE
 from bayesvlm.progress import progress_bar
 from bayesvlm.retrieval.columns import OF_FILES, OWN, arrow_type, column_of
-from bayesvlm.retrieval.filters import as_sql, one_of
+from bayesvlm.retrieval.filters import as_sql, by_ids, one_of
 from bayesvlm.retrieval.index import Index
-from bayesvlm.retrieval.leaving import Leaving, Origin
-from bayesvlm.retrieval.places import KEPT_OF_FILES, SOURCE, Item, Place, find_places
+from bayesvlm.retrieval.leaving import Leaving, Origin, Presence, presence
+from bayesvlm.retrieval.places import ALBUM, KEPT_OF_FILES, SOURCE, Item, Place, find_places
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,7 +52,7 @@ class Synced:
     Attributes:
         added: how many are new.
         changed: how many hold something else than when they were added, and were encoded again.
-        updated: how many hold the same, and something that is kept of them has changed.
+        updated: how many hold the same, and something that is kept of them has changed, such as where they lie.
         unchanged: how many were left alone.
         deleted: how many rows had no image any more: its file is gone, or its table or set lists it no longer.
         skipped: what could not be read, and why.
@@ -84,9 +84,10 @@ def sync(
 ) -> Synced:
     """Bring an index up to date with folders of images, tables or sets; rows that came from elsewhere stay.
 
-    A file is read again where its size or its time have changed, and encoded again where its contents have. One that
-    has a row under another id, such as one that `Index.add` was given, stays that row; so does what is kept of it that
-    the places say nothing of. What was committed stays when it is interrupted, and the same call does the rest.
+    A file is read again where its size or its time have changed, and encoded again where its contents have; one that
+    was moved or renamed within its folder takes its row along, with all that is kept of it. One that has a row under
+    another id, such as one that `Index.add` was given, stays that row; so does what is kept of it that the places say
+    nothing of. What was committed stays when it is interrupted, and the same call does the rest.
 
     Rows are deleted last, when all places were looked at: those of files below the folders that are gone, and those
     that their table or set lists no longer and no other of the places does. A file that is there and cannot be read
@@ -191,7 +192,7 @@ class _Syncing:
         ):
             pending: Iterable[tuple[Item, _Stamp, list[str]]] = self._pending(advance)
             if self._of_files:  # how many are to be encoded is soon known
-                pending = list(pending)
+                pending = self._without_moved(list(pending), advance)
                 size = len(pending)
             fresh = (_Fresh(item, stamp, ids, pool.submit(item.content)) for item, stamp, ids in pending)
             self._encode(fresh, size, advance)
@@ -303,6 +304,41 @@ class _Syncing:
             self.done.unchanged += 1
         return True
 
+    def _without_moved(
+        self, pending: list[tuple[Item, _Stamp, list[str]]], advance: Callable[[int], None]
+    ) -> list[tuple[Item, _Stamp, list[str]]]:
+        """What is left to encode: a new file that holds what one held that has gone from here takes over its row."""
+        gone: dict[tuple[int | None, str], list[str]] = {}
+        for name, row in self.known.items():
+            path = row.origin.path
+            if name in self.seen or row.content is None or path is None or row.origin.source != self.place.source:
+                continue
+            gone.setdefault((row.stamp[0], row.content), []).append(name)
+        if self.place.folder is None or not gone:
+            return pending
+        sizes, within = {size for size, _ in gone}, path_shown(self.place.folder)
+        left: list[tuple[Item, _Stamp, list[str]]] = []
+        moved: dict[str, Item] = {}
+        for item, stamp, ids in pending:
+            same = gone.get((stamp[0], item.content() or ""), []) if stamp[0] in sizes else []
+            old = None if item.name in self.known else self._nearest(item, [each for each in same if each not in moved])
+            path = None if old is None else self.known[old].origin.path
+            if old is None or path is None or presence(path_shown(path), within) is not Presence.GONE:
+                left.append((item, stamp, ids))
+            else:
+                moved[old] = item
+        names = list(moved)
+        for start in range(0, len(names), _UPDATED):
+            some = {name: moved[name] for name in names[start : start + _UPDATED]}
+            self._move(some)
+            advance(len(some))
+        return left
+
+    def _nearest(self, item: Item, names: list[str]) -> str | None:
+        """Of rows that hold the same, one whose file was called the same, if there is one."""
+        called = Path(item.name).name
+        return min(names, key=lambda name: Path(self.known[name].origin.path or name).name != called, default=None)
+
     # What is written -------------------------------------------------------------------------------------------------
 
     def _encode(self, fresh: Iterable[_Fresh], total: int | None, advance: Callable[[int], None]) -> None:
@@ -354,6 +390,33 @@ class _Syncing:
         )
         self.done.added += len(rows) - len(there)
         self.done.changed += len(there)
+
+    def _move(self, moved: Mapping[str, Item]) -> None:
+        """Rows whose files are elsewhere now; killed in between, both are there, and the old ones go next time."""
+        import pyarrow as pa
+
+        store = self.index._store
+        columns = store.items.schema.names
+        table = pa.Table.from_batches([batch for some in by_ids(moved) for batch in store.read(some, columns)])
+        before = table["id"].to_pylist()
+        files = [moved[name] for name in before]
+        # a row that was given another id than its path keeps it
+        own = [self.known[name].origin.path == name for name in before]
+        after = [item.name if by_path else name for name, item, by_path in zip(before, files, own, strict=True)]
+        for name, values in (("id", after), ("path", [item.path for item in files])):
+            place = table.schema.get_field_index(name)
+            table = table.set_column(place, table.schema.field(place), pa.array(values, pa.string()))
+        store.append(table, "replace", store.known(after))
+        told: list[dict[str, Any]] = []
+        for item in files:
+            size, modified = item.stamp()
+            kept = {name: of for name, of in (("bytes", size), ("modified", modified)) if name in self.own}
+            told.append({**({ALBUM: None} if ALBUM in self.columns else {}), **item.columns, **kept})
+        self.index.update(after, self._typed(told, whole=False))
+        if changed := [name for name, by_path in zip(before, own, strict=True) if by_path]:
+            self.index.delete(changed)
+        self.seen.update(before)
+        self.done.updated += len(before)
 
     def _there(self, ids: list[str]) -> dict[str, dict[str, Any]]:
         """What is kept of rows that are about to be replaced, and stays where their place says nothing of it."""
