@@ -22,7 +22,7 @@ demo: $(VENV)/.installed  ## run the main job end to end on the embedded world; 
 	@$(VENV)/bin/bayesvlm demo --overwrite
 
 test: $(VENV)/.installed  ## build .venv if need be and run the whole test suite, notebooks among it
-	@$(VENV)/bin/python -m pytest -n 2 --dist loadgroup -q
+	@$(VENV)/bin/python -m pytest -n 2 --dist loadgroup -q --nbmake
 
 test-plain: $(VENV)/.installed  ## core, active learning, search, serving and BayesVLM under the plainest instruction set
 	@$(PLAIN) $(VENV)/bin/python -m pytest -n 2 -q tests/core tests/active tests/retrieval tests/safety tests/serving tests/test_*.py
