@@ -15,6 +15,7 @@ from bayesvlm.retrieval import Hits, Index
 from retrieval.conftest import P_TEXT, P, draw, model
 
 CLOSE = 1e-5
+HALF = 1e-3  # relative, of variances within a tower: directions of 20 and 24 numbers are kept in half precision
 
 
 def places(hits: Hits) -> Tensor:
@@ -57,8 +58,7 @@ def test_pairs_of_both_towers_are_those_of_prob_cosine(tower: str, covariance: s
     for place, hits in enumerate(index.search(asked, k=7)):
         found = places(hits)
         torch.testing.assert_close(hits.mean, mean[place, found].double(), atol=CLOSE, rtol=0)
-        torch.testing.assert_close(hits.std**2, std[place, found].double() ** 2, atol=CLOSE, rtol=0)
-        torch.testing.assert_close(hits.std, std[place, found].double(), atol=CLOSE, rtol=1e-4)
+        torch.testing.assert_close(hits.std**2, std[place, found].double() ** 2, atol=0, rtol=CLOSE)
         best = mean[place].double().topk(7).values
         torch.testing.assert_close(hits.mean, best, atol=CLOSE, rtol=0)
 
@@ -75,7 +75,7 @@ def test_pairs_of_one_tower_are_those_of_the_dense_jacobian(tower: str, covarian
     for place, hits in enumerate(index.search(asked, k=25, tower=tower)):
         found = places(hits)
         torch.testing.assert_close(hits.mean, mean[place, found], atol=CLOSE, rtol=0)
-        torch.testing.assert_close(hits.std**2, variance[place, found], atol=CLOSE, rtol=5e-3)
+        torch.testing.assert_close(hits.std**2, variance[place, found], atol=1e-9, rtol=HALF)
         assert (hits.mean.diff() <= CLOSE).all()
 
 
