@@ -1,4 +1,4 @@
-"""The README's picture of the page: all its tabs, and what Ask says of a drawing in a style it was never trained on.
+"""The README's picture of the page: all its tabs, and what Ask says of a drawing of what is none of the names.
 
 Needs chromium (its path in CHROMIUM, else /usr/bin/chromium) and Playwright.
 """
@@ -41,6 +41,9 @@ def _screenshot(address: str) -> bytes:
         page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light")
         page.goto(address)
         page.locator("#answer .rows").wait_for()
+        page.get_by_role("button", name="sailboat").click()
+        page.locator("#answer .mark.doubt").wait_for()
+        page.mouse.move(0, 0)
         page.wait_for_timeout(1000)  # letters and colours settle
         taken: bytes = page.screenshot(clip={"x": 0, "y": 0, "width": WIDTH, "height": HEIGHT})
         browser.close()

@@ -27,14 +27,16 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def desk(saved: Path) -> Iterator[Any]:
-    """Searches in the drawings of the smallest split, which take seconds to encode."""
+    """Searches in the drawings of the smallest split, which take seconds to encode, and measures models on a few."""
     pytest.importorskip("lancedb", reason="the tab Search needs LanceDB: pip install 'bayesvlm[retrieval]'")
-    from bayesvlm.app import found
+    from bayesvlm.app import described, found
     from bayesvlm.app.desk import Desk
+    from bayesvlm.app.drawings import drawings
     from bayesvlm.app.models import Models
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(found, "SPLIT", "validation")
+        patch.setattr(described, "drawings", lambda split: drawings(split)[::8])
         yield Desk(Models(["emoji-clip", "emoji-clip-colour"], [saved], "cpu"))
 
 

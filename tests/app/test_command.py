@@ -38,7 +38,9 @@ def test_help_imports_neither_torch_nor_gradio() -> None:
 
 
 def test_a_model_that_is_not_here_is_a_sentence_and_asks_no_hub() -> None:
-    assert "no-such/model" in _refused("no-such/model")
+    said = _refused("no-such/model")
+    assert "The model of 'no-such/model' is not on this machine, and the page fetches nothing" in said
+    assert "HF_HUB_OFFLINE" not in said  # which the command sets itself
 
 
 def test_a_port_that_is_taken_is_a_sentence() -> None:
@@ -49,6 +51,12 @@ def test_a_port_that_is_taken_is_a_sentence() -> None:
         port = taken.getsockname()[1]
         said = _refused("emoji-clip", "--port", str(port))
     assert f"The page cannot listen on 127.0.0.1:{port}" in said
+    assert "load" not in said  # no model was
+
+
+def test_another_machines_address_is_a_sentence() -> None:
+    pytest.importorskip("gradio", reason="the page needs Gradio: pip install 'bayesvlm[app]'")
+    assert "The page cannot listen on 192.0.2.1:7860" in _refused("emoji-clip", "--host", "192.0.2.1")
 
 
 def test_a_page_searches_an_index_of_ones_own(desk: Any, tmp_path: Path) -> None:
@@ -73,7 +81,9 @@ def test_a_page_searches_an_index_of_ones_own(desk: Any, tmp_path: Path) -> None
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has other ways to end a process")
-def test_nothing_is_left_when_the_page_is_ended(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_nothing_is_left_when_the_page_is_ended(tmp_path: Path, number: int) -> None:
+    """Though somebody looks at it: their page is told, so that the server need not wait for it."""
     pytest.importorskip("gradio", reason="the page needs Gradio: pip install 'bayesvlm[app]'")
     pytest.importorskip("lancedb", reason="the tab Search needs LanceDB: pip install 'bayesvlm[retrieval]'")
     httpx = pytest.importorskip("httpx")
@@ -94,13 +104,16 @@ def test_nothing_is_left_when_the_page_is_ended(tmp_path: Path) -> None:
                 assert time.monotonic() < end
                 time.sleep(0.1)
             assert any(tmp_path.glob("bayesvlm-app-*/*/x.png"))
-            server.terminate()
-            said = server.stderr.read()
-            assert server.wait(120) == 0
+            with httpx.stream("GET", f"http://127.0.0.1:{port}/gradio_api/heartbeat/somebody") as heartbeat:
+                next(heartbeat.iter_text())
+                server.send_signal(number)
+                said = server.stderr.read()
+                assert server.wait(120) == 0
         finally:
             server.kill()
     assert "Traceback" not in said
-    assert not list(tmp_path.glob("bayesvlm-app-*"))
+    assert ("ending" in said) == (number == signal.SIGINT)
+    assert not [each for each in tmp_path.rglob("*") if "bayesvlm" in each.name or "gradio" in str(each)]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has other ways to end a process")

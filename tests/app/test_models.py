@@ -19,7 +19,20 @@ def test_those_that_were_named_and_folders_below_the_roots_are_opened(desk: Any,
 
 
 @pytest.mark.parametrize(
-    "name", ["", "..", "../posteriors", "/etc", "/", "no-such", "empty", "wide\0", "openai/clip-vit-base-patch32", "~"]
+    "name",
+    [
+        "",
+        "..",
+        "../posteriors",
+        "/etc",
+        "/",
+        "no-such",
+        "empty",
+        "wide\0",
+        "openai/clip-vit-base-patch32",
+        "~",
+        "a" * 3000,
+    ],
 )
 def test_everything_else_is_refused(desk: Any, name: str) -> None:
     with pytest.raises(BayesVLMError, match=r"is no folder below|holds no saved posterior|is none"):

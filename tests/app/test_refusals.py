@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ pytest.importorskip("gradio", reason="the page needs Gradio: pip install 'bayesv
 httpx = pytest.importorskip("httpx")
 pytestmark = pytest.mark.xdist_group("app")
 
+came = count(1)
 Fire = Callable[..., list[Any]]
 
 
@@ -26,11 +28,12 @@ def fire(address: str) -> Iterator[Fire]:
         components = {each["id"]: each for each in config["components"]}
         places = {each["props"].get("elem_id"): place for place, each in components.items()}
 
-        def fired(name: str, event: str, value: Any) -> list[Any]:
+        def fired(name: str, event: str, **values: Any) -> list[Any]:
             target = [places[name], event]
-            found = next(each for each in config["dependencies"] if target in [list(t) for t in each["targets"]])
+            events = [each for each in config["dependencies"] if target in [list(t) for t in each["targets"]]]
+            found = next(each for each in events if each["backend_fn"])
             given = {place: components[place]["props"].get("value") for place in found["inputs"]}
-            given[places[name]] = value
+            given |= {places[name.replace("_", "-")]: value for name, value in values.items()}
             body = {"data": list(given.values()), "fn_index": found["id"], "session_hash": "refusals"}
             client.post("/gradio_api/queue/join", json=body).raise_for_status()
             with client.stream("GET", "/gradio_api/queue/data", params={"session_hash": "refusals"}) as lines:
@@ -50,7 +53,9 @@ def dropped(address: str, fire: Fire) -> Fire:
 
     def drop(box: str, name: str, content: bytes) -> list[Any]:
         kept = httpx.post(f"{address}/gradio_api/upload", files={"files": (name, content)}, timeout=60).json()[0]
-        return fire(box, "upload", {"path": kept, "orig_name": name, "meta": {"_type": "gradio.FileData"}})
+        return fire(
+            f"{box}-upload-refused", "select", **{f"{box}_asked": {"by": "file", "file": kept, "came": next(came)}}
+        )
 
     return drop
 
@@ -66,13 +71,19 @@ def dropped(address: str, fire: Fire) -> Fire:
         ("cut.png", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x10\0\0\0\x10\x08\x06\0\0\0"),
     ],
 )
-@pytest.mark.parametrize("box", ["ask-upload", "break-upload", "search-upload"])
+@pytest.mark.parametrize("box", ["ask", "break", "search"])
 def test_every_box_says_what_is_no_picture(dropped: Fire, box: str, name: str, content: bytes) -> None:
-    *_, said = dropped(box, name, content)
+    _, said, _ = dropped(box, name, content)
     assert "role='alert'" in said
     assert name in said
     assert "is not an image that Pillow can read" in said or "is damaged" in said
     assert "<script" not in said
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../../../etc/passwd", str(Path(__file__)), "", "\0", "a" * 9000])
+def test_a_file_that_was_not_uploaded_is_not_read(fire: Fire, path: str) -> None:
+    _, said, _ = fire("ask-upload-refused", "select", ask_asked={"by": "file", "file": path, "came": next(came)})
+    assert "no file that was uploaded here" in said
 
 
 def _copy(saved: Path, name: str) -> Path:
@@ -120,9 +131,25 @@ def test_a_folder_that_cannot_be_used_is_a_sentence(fire: Fire, saved: Path, spo
     folder = _copy(saved, spoil.__name__)
     try:
         spoil(folder)
-        *_, said = fire("model-folder", "submit", folder.name)
+        *_, said = fire("model-folder", "submit", model_folder=folder.name)
     finally:
         shutil.rmtree(folder)
     assert "role='alert'" in said
     assert "Something went wrong" not in said
     assert "<script" not in said
+    assert "HF_HUB_OFFLINE" not in said  # which the page sets itself
+
+
+@pytest.mark.parametrize("name", ["a" * 3000, "a" * 300 + "/b", "loop"])
+def test_a_folder_that_cannot_be_looked_for_is_a_sentence(fire: Fire, saved: Path, name: str) -> None:
+    (saved / "loop").symlink_to(saved / "loop")
+    try:
+        *_, said = fire("model-folder", "submit", model_folder=name)
+    finally:
+        (saved / "loop").unlink()
+    assert "is no folder below" in said
+
+
+@pytest.mark.parametrize(("given", "counts_as"), [(7, 1.0), (-3, 0.0), (None, 0.0), (0.5, 0.5)])
+def test_a_number_beyond_a_sliders_end_is_its_end(fire: Fire, given: float | None, counts_as: float) -> None:
+    assert fire("break-blur", "change", break_blur=given)[-1] == fire("break-blur", "change", break_blur=counts_as)[-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import threading
 import time
@@ -33,6 +34,73 @@ def test_the_page_names_nothing_to_fetch_elsewhere(address: str) -> None:
 def test_a_large_file_is_refused_before_it_is_kept(address: str) -> None:
     answer = httpx.post(f"{address}/gradio_api/upload", files={"files": ("x.png", bytes(21 * 2**20))}, timeout=60)
     assert answer.status_code == 413
+
+
+def test_several_files_are_refused_together(address: str) -> None:
+    files = [("files", (f"{place}.png", bytes(7 * 2**20))) for place in range(3)]
+    assert httpx.post(f"{address}/gradio_api/upload", files=files, timeout=60).status_code == 413
+
+
+def test_an_upload_says_how_long_it_is(address: str) -> None:
+    def parts() -> Iterator[bytes]:
+        yield b"x"
+
+    assert httpx.post(f"{address}/gradio_api/upload", content=parts(), timeout=60).status_code == 411
+
+
+def test_nobody_fills_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    from bayesvlm.app import guard
+
+    now, uploads, size = 0.0, guard.Uploads(), 16 * 2**20
+    monkeypatch.setattr(guard.time, "monotonic", lambda: now)
+    for _ in range(guard.MOST_OF_ONE // size):
+        uploads.check(str(size), "10.0.0.1")
+    with pytest.raises(guard.RefusedError, match="try again later"):
+        uploads.check(str(size), "10.0.0.1")
+    for each in range(guard.MOST_OF_ALL // size - guard.MOST_OF_ONE // size):
+        uploads.check(str(size), f"10.0.1.{each}")
+    with pytest.raises(guard.RefusedError, match="try again later"):
+        uploads.check(str(size), "10.0.2.1")
+    now = guard.WINDOW + 1.0
+    uploads.check(str(size), "10.0.0.1")
+
+
+def test_a_websocket_is_closed(address: str) -> None:
+    from starlette.testclient import TestClient
+    from starlette.websockets import WebSocketDisconnect
+
+    from bayesvlm.app.guard import Guard
+
+    async def never(*given: Any) -> None:
+        raise AssertionError("it was let in")
+
+    with pytest.raises(WebSocketDisconnect), TestClient(Guard(never, local=False)).websocket_connect("/anything"):
+        pass
+
+
+def test_another_gradio_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gradio import routes
+
+    from bayesvlm.app.gradios import check_gradio
+    from bayesvlm.core.errors import BayesVLMError
+
+    check_gradio()
+    monkeypatch.delattr(routes, "DEFAULT_TEMP_DIR")
+    with pytest.raises(BayesVLMError, match=r"has no gradio.routes.DEFAULT_TEMP_DIR.*gradio>=6.20,<7"):
+        check_gradio()
+
+
+def test_empty_folders_go_and_others_stay(tmp_path: Path) -> None:
+    from bayesvlm.app.page import clear_empty
+
+    for name, when in (("old", 100.0), ("full", 100.0), ("new", time.time())):
+        (tmp_path / name).mkdir()
+        if name == "full":
+            (tmp_path / name / "x.png").touch()
+        os.utime(tmp_path / name, (when, when))
+    (tmp_path / "file").touch()
+    clear_empty(tmp_path, 600)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["file", "full", "new"]
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../../../../etc/passwd", str(Path(__file__))])

@@ -14,7 +14,7 @@ import torch
 from bayesvlm.app import described, found
 from bayesvlm.app.ask import Asker, answer_html
 from bayesvlm.app.broken import Damage, destroy, way_html
-from bayesvlm.app.described import description_html
+from bayesvlm.app.described import describe, description_html
 from bayesvlm.app.desk import Desk
 from bayesvlm.app.drawings import CLASSES, LISTS, drawings, examples, of_classes, undrawn
 from bayesvlm.app.found import hits_html
@@ -64,7 +64,9 @@ def test_names_without_drawings_are_answered_without_a_calibration(desk: Any) ->
     assert answer.p_value is None
     assert answer.named is None
     html = answer_html(answer, replace(_example(0), title=NASTY))
-    assert "no drawing of any name" in html
+    assert "No p-value and no set can be promised, since there are no drawings of these names" in html
+    assert "The probabilities stand." in html
+    assert "Leave" not in html  # nobody is told to leave out all of their names
     assert "script" not in _Elements(html).found
 
 
@@ -72,7 +74,10 @@ def test_few_drawings_are_too_few_and_the_library_says_so(desk: Any) -> None:
     names = ("cat face", "pizza")
     answer = Asker(desk.models("emoji-clip"))(_example(0), names)
     assert 0 < len(of_classes(names)) < 19
-    assert any("a false-alarm rate of 0.05 needs 19" in reason for reason in answer.reasons)
+    html = answer_html(answer, _example(0)).replace("\u00a0", " ")
+    assert f"There are {len(of_classes(names))} drawings of these names to calibrate on" in html
+    assert "a p-value at 5 % needs 19: more names of those on the lists" in html
+    assert "give more" not in html
 
 
 @pytest.mark.parametrize("added", ["quantum physics", "dog face"])
@@ -85,9 +90,8 @@ def test_nothing_is_promised_of_names_that_were_not_all_drawn(desk: Any, added: 
     assert answer.unknown is None
     assert answer.named is None
     html = answer_html(answer, _example(0))
-    assert f"drawings of {len(CLASSES)} of {len(CLASSES) + 1} names to calibrate on; none of: {added}." in html
-    assert "Leave it out" in html
-    assert "drawings of these classes look" not in html
+    assert f"drawings of {len(CLASSES)} of the {len(CLASSES) + 1} names to calibrate on, and none of {added}." in html
+    assert "drawings of these names look" not in html
 
 
 def test_every_list_to_begin_with_is_calibrated(desk: Any) -> None:
@@ -152,7 +156,7 @@ def test_a_picture_is_called_by_its_name_and_nothing_is_said_of_queries_in_words
     assert len(like) == 4
     assert like.p_value is None
     html = hits_html(like, collection)
-    assert "“my cat.png”" in html
+    assert "“<bdi>my cat.png</bdi>”" in html
     assert "image 0" not in html
     assert "turned away" not in html
     assert "a picture is always answered" in html
@@ -169,7 +173,7 @@ def every(models: Models, monkeypatch: pytest.MonkeyPatch) -> Desk:
     """Every embedded model at a desk where little is searched and measured, so that all tabs open in seconds."""
     pytest.importorskip("lancedb", reason="the tab Search needs LanceDB: pip install 'bayesvlm[retrieval]'")
     monkeypatch.setattr(found, "drawings", lambda split: drawings(split)[::12])
-    monkeypatch.setattr(described, "MOST", 40)  # for one test: the other desk keeps what it measured
+    monkeypatch.setattr(described, "drawings", lambda split: drawings(split)[::25])
     return Desk(models)
 
 
@@ -235,11 +239,62 @@ def test_labels_are_chosen_once_and_the_curve_is_the_librarys(desk: Any) -> None
     assert both.points[-1].nlpd == pytest.approx(float(mine), rel=1e-4)
     with pytest.raises(BayesVLMError, match="start again"):
         labeller.go_on(both, 100)
+    assert not both.over
+    many = replace(both, picks=both.picks * 14)
+    assert many.over
+    assert "which is enough here; start again" in labelling_html(many, labeller)
+    assert "svg" in _Elements(labelling_html(many, labeller)).found  # what was reached stays
 
 
-def test_a_description_measures_what_the_page_says(desk: Any) -> None:
-    told = desk.description("emoji-clip")
+def test_what_a_choice_is_for_is_said_in_words(desk: Any) -> None:
+    labeller, why = desk.labeller("emoji-clip"), {}
+    for strategy in STRATEGIES:
+        first = labeller.go_on(labeller.begin(strategy), 2)
+        html = labelling_html(first, labeller)
+        assert "score" not in html
+        assert "± " in html
+        assert "curves whose bars overlap tell no difference" in html
+        why[strategy.partition(":")[0]] = html
+    assert "nats of doubt off a target drawing" in why["EPIG"]
+    assert "the answer to it has" in why["entropy"]
+    assert "it is like a target drawing whose answer has" in why["near the target's doubtful ones"]
+    assert "chosen by chance" in why["at random"]
+
+
+def test_a_name_from_right_to_left_turns_nothing_around(desk: Any) -> None:
+    names = ("שלום", "dog", "pizza")
+    html = answer_html(Asker(desk.models("emoji-clip"))(_example(0), names), _example(0))
+    assert html.count("<bdi>שלום</bdi>") >= 1
+    assert html.count("שלום") == html.count("<bdi>שלום</bdi>") + html.count("none of שלום")
+
+
+def test_the_page_opens_with_what_looks_familiar_and_the_unfamiliar_is_a_press_away(desk: Any) -> None:
+    answers = {
+        each.name: Asker(desk.models("emoji-clip"))(_example(place), CLASSES) for place, each in enumerate(examples())
+    }
+    assert answers["dog"].unknown is False
+    assert answers["dog"].rows[0].name == "dog"
+    assert answers["sailboat"].unknown is True
+    assert "sailboat" not in CLASSES
+    assert answers["cat face"].unknown is True  # a false alarm, which a sentence explains
+    assert "a false alarm" in answer_html(answers["cat face"], _example(2))
+
+
+def test_a_description_measures_every_drawing_of_the_split(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not a part of it, which may be easier or harder than the whole."""
+    from bayesvlm.embedded import world
+    from bayesvlm.evaluation import accuracy, ece, nlpd
+
+    monkeypatch.setattr(described, "drawings", drawings)
+    told, split = describe(models("emoji-clip")), world("This test").load("new-drawing")
+    assert told.drawings == len(split.images) == 979
+    vlm, labels = models("emoji-clip").vlm, torch.as_tensor(split.labels)
+    images, texts = vlm.image_features(list(split.images)), vlm.text_features(list(split.classes))
     plain, bayes = told.qualities
+    for quality, probs in ((plain, vlm.plain(images, texts)), (bayes, vlm.classify(images, texts).probs)):
+        assert quality.top1 == pytest.approx(accuracy(probs, labels).value)
+        assert quality.nlpd == pytest.approx(nlpd(probs, labels).value, rel=1e-4)
+        assert quality.ece == pytest.approx(ece(probs, labels), rel=1e-3)
     assert bayes.nlpd < plain.nlpd
     assert bayes.ece < plain.ece
     assert told.card.lstrip().startswith("# Posterior of emoji-clip")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from html import escape
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,6 +15,7 @@ from bayesvlm.app.markup import (
     axis_line,
     axis_of,
     bar,
+    called,
     cosine,
     facts,
     interval,
@@ -23,6 +24,7 @@ from bayesvlm.app.markup import (
     percent,
     picture,
     quiet,
+    rounded,
 )
 from bayesvlm.app.models import Opened, Recent
 from bayesvlm.app.naming import Ways, ways
@@ -144,26 +146,44 @@ class Asker:
         labels = torch.tensor([names.index(each.name) for each in found])
         detector = sets = None
         reasons = []
+        if too_few := _too_few(len(found), FALSE_ALARMS, "p-value"):
+            reasons.append(too_few)
+        if none := _too_few(len(found), MISS, "set"):
+            reasons.append(none)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # drawings that look alike are no news here
             try:
-                detector = Detector.calibrate(vlm, images, texts, false_alarms=FALSE_ALARMS)
-            except BayesVLMError as error:
-                reasons.append(str(error))
-            try:
-                sets = PredictionSets.calibrate(vlm, images, labels, texts, miss=MISS)
+                if not too_few:
+                    detector = Detector.calibrate(vlm, images, texts, false_alarms=FALSE_ALARMS)
+                if not none:
+                    sets = PredictionSets.calibrate(vlm, images, labels, texts, miss=MISS)
             except BayesVLMError as error:
                 reasons.append(str(error))
         return Judged(len(found), detector, sets, tuple(reasons))
 
 
 def _uncovered(asked: int, missing: Sequence[str]) -> str:
-    """Why nothing is promised, and what to do about it."""
-    some = f"drawings of {asked - len(missing)} of {asked} names" if len(missing) < asked else "no drawing of any name"
+    """Why nothing is promised, and what stands nevertheless."""
+    if len(missing) == asked:
+        return (
+            "No p-value and no set can be promised, since there are no drawings of these names to calibrate on. "
+            "The probabilities stand."
+        )
     listed = ", ".join(missing[:LISTED]) + (f" and {len(missing) - LISTED} more" if len(missing) > LISTED else "")
     return (
-        f"There are {some} to calibrate on; none of: {listed}. "
-        f"Leave {'it' if len(missing) == 1 else 'them'} out, or begin with one of the lists."
+        f"No p-value and no set can be promised: there are drawings of {asked - len(missing)} of the {asked} names to "
+        f"calibrate on, and none of {listed}. The probabilities stand."
+    )
+
+
+def _too_few(drawings: int, rate: float, what: str) -> str | None:
+    """Why so few drawings give no p-value or set at a rate."""
+    needed = math.ceil(1 / rate - 1e-9) - 1
+    if drawings >= needed:
+        return None
+    return (
+        f"There are {drawings} drawings of these names to calibrate on, and a {what} at {rounded(rate)} needs {needed}"
+        ": more names of those on the lists bring about five each."
     )
 
 
@@ -177,16 +197,17 @@ def answer_html(answer: Answer, shown: Picture) -> str:
     )
     legend = (
         f"<p class='quiet'><span class='key bayes'></span>{answer.ways.bayes} &ensp;"
-        f"<span class='key plain'></span>{answer.ways.plain}</p>"
+        f"<span class='key plain'></span>{answer.ways.plain}<br>The line below a name is where the cosine of picture "
+        "and name lies, by the model's own account, with 95\u00a0% probability: the longer, the less it knows.</p>"
     )
     return page(
         facts(
             ("picture", picture(shown.packed, shown.title)),
             ("entropy", _entropy(answer)),
             ("one of these at all?", _unknown(answer)),
-            (f"holds the right one in {100 * (1 - MISS):.0f} %", _set(answer)),
+            (f"holds the right one in {rounded(1 - MISS)}", _set(answer)),
         ),
-        f"<h3>{escape(_headline(answer))}</h3>",
+        f"<h3>{_headline(answer)}</h3>",
         legend,
         f"<ul class='rows'>{drawn}</ul>",
         axis_line(axis),
@@ -196,17 +217,17 @@ def answer_html(answer: Answer, shown: Picture) -> str:
 
 def _headline(answer: Answer) -> str:
     best = answer.rows[0]
-    said = f"{best.name}: {percent(best.prob)}, {answer.ways.plain} {percent(best.plain)}"
+    said = f"{called(best.name)}: {percent(best.prob)}, {answer.ways.plain} {percent(best.plain)}"
     return f"Unknown (p = {answer.p_value:.3f}); among the names {said}" if answer.unknown else said
 
 
-def _row(row: Row, axis: tuple[float, float], called: Ways) -> str:
+def _row(row: Row, axis: tuple[float, float], by: Ways) -> str:
     mark = " <span class='mark'>in the set</span>" if row.in_set else ""
     return (
-        f"<div class='line'><span class='name'>{escape(row.name)}{mark}</span>"
+        f"<div class='line'><span class='name'>{called(row.name)}{mark}</span>"
         f"<span class='quiet'>cosine {cosine(row.mean, row.low, row.high)}</span></div>"
         + pair(
-            (called.short, bar((row.prob, "bayes")), percent(row.prob)),
+            (by.short, bar((row.prob, "bayes")), percent(row.prob)),
             ("plain", bar((row.plain, "plain")), percent(row.plain)),
         )
         + interval(row.mean, row.low, row.high, axis)
@@ -214,12 +235,14 @@ def _row(row: Row, axis: tuple[float, float], called: Ways) -> str:
 
 
 def _entropy(answer: Answer) -> str:
-    most = max(answer.entropy, torch.tensor(float(len(answer.rows))).log().item(), 1e-9)
+    open_ended = math.log(len(answer.rows))
+    most = max(answer.entropy, open_ended, 1e-9)
     return (
         f"<p><strong>{answer.entropy:.3f} nats</strong></p>"
         + bar((answer.aleatoric / most, "plain"), (answer.epistemic / most, "model"))
         + f"<p class='quiet'><span class='key plain'></span>{answer.aleatoric:.3f} the picture leaves open<br>"
-        f"<span class='key model'></span>{answer.epistemic:.3f} the model does not know</p>"
+        f"<span class='key model'></span>{answer.epistemic:.3f} the model does not know<br>"
+        f"0: sure of one name; {open_ended:.2f}: all {len(answer.rows)} alike</p>"
     )
 
 
@@ -228,19 +251,22 @@ def _unknown(answer: Answer) -> str:
         return "<p>not calibrated</p>" + "".join(map(quiet, answer.reasons[:1]))
     said = "<span class='mark doubt'>unknown</span>" if answer.unknown else "familiar"
     return f"<p><strong>p = {answer.p_value:.3f}</strong> {said}</p>" + quiet(
-        f"So often does one of {answer.drawings} drawings of these classes look as unfamiliar; "
-        f"unknown from {FALSE_ALARMS:g} down."
+        f"{percent(answer.p_value)} of drawings of these names look at least as unfamiliar, judged by "
+        f"{answer.drawings}. At {rounded(FALSE_ALARMS)} or less it is called unknown, which one in "
+        f"{1 / FALSE_ALARMS:.0f} drawings of these names is too: a false alarm."
     )
 
 
 def _set(answer: Answer) -> str:
     if answer.named is None:
-        same = answer.p_value is None and len(answer.reasons) == 1
-        return "<p>not calibrated</p>" + "".join(map(quiet, ["For the same reason."] if same else answer.reasons[-1:]))
+        uncovered = answer.p_value is None and len(answer.reasons) == 1
+        return "<p>not calibrated</p>" + "".join(
+            map(quiet, ["For the same reason."] if uncovered else answer.reasons[-1:])
+        )
     if not answer.named:
         return "<p><strong>none of them</strong></p>" + quiet("No class fits well enough.")
-    listed = ", ".join(answer.named[:SHOWN])
+    listed = ", ".join(map(called, answer.named[:SHOWN]))
     more = f" and {len(answer.named) - SHOWN} more" if len(answer.named) > SHOWN else ""
-    return f"<p><strong>{escape(listed)}</strong>{more}</p>" + quiet(
-        f"Of drawings like the {answer.drawings} it was calibrated on."
+    return f"<p><strong>{listed}</strong>{more}</p>" + quiet(
+        f"In {rounded(1 - MISS)} of drawings like the {answer.drawings} it was calibrated on."
     )

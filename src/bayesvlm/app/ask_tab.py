@@ -2,42 +2,37 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import gradio as gr
 
 from bayesvlm.app.ask import answer_html
-from bayesvlm.app.desk import Desk, in_sentences
+from bayesvlm.app.asking import Asked, asks, said
+from bayesvlm.app.desk import Desk
 from bayesvlm.app.drawings import CLASSES, LISTS
-from bayesvlm.app.picking import example, picked, picker
-from bayesvlm.app.uploads import Picture, class_list, uploaded
+from bayesvlm.app.picking import Kept, example, picker, pictured
+from bayesvlm.app.uploads import Picture, class_list
 
 TITLE = "Ask"
+_FIRST = 0  # of the examples: one that looks familiar
 
 
 def build(desk: Desk, model: gr.State) -> None:
     """The components of the tab, and what they do."""
 
-    def answer(name: str, shown: Picture | None, classes: str) -> str:
-        asked = class_list(classes)
-        return answer_html(desk.asker(name)(shown or example(0), asked), shown or example(0))
+    def answer(name: str, shown: Picture, classes: str) -> str:
+        return said(lambda: answer_html(desk.asker(name)(shown, class_list(classes)), shown))
 
-    def ask(name: str, shown: Picture | None, classes: str) -> tuple[Any, ...]:
-        return (answer(name, shown, classes),)
+    def ask(asked: Asked, name: str, kept: Kept | None, classes: str) -> tuple[Any, ...]:
+        kept, picture, refused = pictured(asked, kept, _FIRST)
+        return kept, refused, answer(name, picture, classes)
 
-    def take(name: str, path: str | None, classes: str) -> tuple[Any, ...]:
-        if path is None:
-            return gr.skip(), gr.skip(), gr.skip()
-        shown = uploaded(path)
-        return shown, None, answer(name, shown, classes)
+    def program_asks(name: str, kept: Kept | None, classes: str) -> str:
+        return answer(name, pictured(Asked(), kept, _FIRST)[1], classes)
 
-    def pick(name: str, classes: str, event: gr.EventData) -> tuple[Any, ...]:
-        shown = picked(event)
-        return shown, answer(name, shown, classes)
-
-    def listed(name: str, shown: Picture | None, which: str) -> tuple[Any, ...]:
-        text = ", ".join(LISTS[which])
-        return text, answer(name, shown, text)
+    def program_uploads(name: str, path: str, classes: str) -> tuple[Any, ...]:
+        return ask(Asked(file=path, came=0), name, None, classes)
 
     picture = gr.State(None)
     with gr.Row():
@@ -47,11 +42,21 @@ def build(desk: Desk, model: gr.State) -> None:
             classes = gr.Textbox(", ".join(CLASSES), label="Names, apart by commas", lines=3, elem_id="classes")
             button = gr.Button("Ask", variant="primary", elem_id="ask")
         with gr.Column(scale=3, min_width=300):
-            shown = gr.HTML(ask(desk.models.names[0], None, ", ".join(CLASSES))[0], elem_id="answer")
-    button.click(in_sentences(ask, 0), [model, picture, classes], [shown], api_name="ask")
-    classes.submit(in_sentences(ask, 0), [model, picture, classes], [shown], api_visibility="private")
-    which.input(in_sentences(listed, 1), [model, picture, which], [classes, shown], api_visibility="private")
-    given.file.upload(
-        in_sentences(take, 2, cleared=1), [model, given.file, classes], [picture, given.file, shown], api_name="upload"
+            shown = gr.HTML(answer(desk.models.names[0], example(_FIRST), ", ".join(CLASSES)), elem_id="answer")
+    lists = json.dumps({name: ", ".join(names) for name, names in LISTS.items()})
+    which.input(None, [which], [classes], js=f"which => ({lists})[which]", api_visibility="private")  # and then:
+    asks(
+        "ask",
+        [button.click, classes.submit, which.input, given.came.select, given.drawings.select, model.change],
+        ask,
+        [model, picture, classes],
+        [picture, given.refused, shown],
     )
-    given.drawings.select(in_sentences(pick, 1), [model, classes], [picture, shown], api_visibility="private")
+    program = gr.Button(visible=False)
+    program.click(program_asks, [model, picture, classes], [shown], api_name="ask")
+    program.click(
+        program_uploads,
+        [model, given.file, classes],
+        [picture, given.refused, shown],
+        api_name="upload",
+    )

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import gradio as gr
 
+from bayesvlm.app.asking import Asked, asks, dial, said
 from bayesvlm.app.broken import Damage, destroy, way_html
-from bayesvlm.app.desk import Desk, in_sentences
-from bayesvlm.app.drawings import CLASSES
-from bayesvlm.app.picking import example, picked, picker
-from bayesvlm.app.uploads import Picture, checked_text, class_list, uploaded
+from bayesvlm.app.desk import Desk
+from bayesvlm.app.drawings import CLASSES, examples
+from bayesvlm.app.picking import Kept, example, picker, pictured
+from bayesvlm.app.uploads import Picture, checked_text, class_list
 
 TITLE = "Break it"
 _FIRST = 1  # of the examples: one that the model knows well
@@ -19,41 +21,23 @@ _FIRST = 1  # of the examples: one that the model knows well
 def build(desk: Desk, model: gr.State) -> None:
     """The components of the tab, and what they do."""
 
-    def broken(name: str, shown: Picture | None, text: str, classes: str, *shares: float) -> str:
-        written, names = checked_text(text, "the picture"), class_list(classes)
-        return way_html(destroy(desk.models(name), shown or example(_FIRST), written, names, Damage(*shares)))
+    def broken(name: str, shown: Picture, text: str, classes: str, *shares: float) -> str:
+        def way() -> str:
+            written, names = checked_text(text, "the picture"), class_list(classes)
+            return way_html(destroy(desk.models(name), shown, written, names, Damage(*shares)))
 
-    def move(*given: Any) -> tuple[Any, ...]:
-        return (broken(*given),)
+        return said(way)
 
-    def take(path: str | None, *given: Any) -> tuple[Any, ...]:
-        if path is None:
-            return gr.skip(), gr.skip(), gr.skip()
-        shown = uploaded(path)
-        name, _, *rest = given
-        return shown, None, broken(name, shown, *rest)
-
-    def pick(
-        name: str,
-        kept: Picture | None,
-        text: str,
-        classes: str,
-        blur: float,
-        grey: float,
-        occlusion: float,
-        letters: float,
-        event: gr.EventData,  # found by its annotation, so that the sliders cannot be *shares
-    ) -> tuple[Any, ...]:
-        shown = picked(event)
-        text = shown.title.partition(",")[0]
-        return shown, text, broken(name, shown, text, classes, blur, grey, occlusion, letters)
+    def move(asked: Asked, name: str, kept: Kept | None, text: str, classes: str, *shares: float) -> tuple[Any, ...]:
+        kept, picture, refused = pictured(asked, kept, _FIRST)
+        return kept, refused, broken(name, picture, text, classes, *shares)
 
     picture = gr.State(None)
-    intact = (desk.models.names[0], None, "pizza", ", ".join(CLASSES))
+    intact = (desk.models.names[0], example(_FIRST), "pizza", ", ".join(CLASSES))
     with gr.Row():
         with gr.Column(scale=2, min_width=280):
             sliders = [
-                gr.Slider(0, 1, 0, step=0.05, label=label, elem_id=f"break-{name}", buttons=[])
+                dial(0, 1, 0, step=0.05, label=label, elem_id=f"break-{name}", buttons=[])
                 for name, label in (
                     ("blur", "Blur"),
                     ("grey", "Grey"),
@@ -67,19 +51,21 @@ def build(desk: Desk, model: gr.State) -> None:
                 classes = gr.Textbox(", ".join(CLASSES), label="Names to answer with", lines=2, elem_id="break-classes")
         with gr.Column(scale=3, min_width=300):
             shown = gr.HTML(broken(*intact, 0, 0, 0, 0), elem_id="broken")
-    asked = [model, picture, text, classes, *sliders]
-    for slider in sliders:
-        slider.change(
-            in_sentences(move, 0),
-            asked,
-            [shown],
-            api_visibility="private",
-            show_progress="hidden",
-            trigger_mode="always_last",
-        )
-    for box in (text, classes):
-        box.submit(in_sentences(move, 0), asked, [shown], api_visibility="private")
-    given.file.upload(
-        in_sentences(take, 2, cleared=1), [given.file, *asked], [picture, given.file, shown], api_visibility="private"
+    names = json.dumps([each.name for each in examples()])
+    picked = f"() => ({names})[window.bayesvlm.last['break'].place]"
+    given.drawings.select(None, None, [text], js=picked, api_visibility="private")  # and then:
+    asks(
+        "break",
+        [
+            *(slider.change for slider in sliders),
+            text.submit,
+            classes.submit,
+            given.came.select,
+            given.drawings.select,
+            model.change,
+        ],
+        move,
+        [model, picture, text, classes, *sliders],
+        [picture, given.refused, shown],
+        progress=False,
     )
-    given.drawings.select(in_sentences(pick, 2), asked, [picture, text, shown], api_visibility="private")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 
 import torch
 from PIL import Image
@@ -13,6 +12,7 @@ from bayesvlm.app.markup import (
     axis_line,
     axis_of,
     bar,
+    called,
     cosine,
     facts,
     interval,
@@ -21,6 +21,7 @@ from bayesvlm.app.markup import (
     percent,
     picture,
     quiet,
+    rounded,
     table,
 )
 from bayesvlm.app.models import Opened
@@ -126,7 +127,7 @@ def way_html(way: Way) -> str:
     return page(
         facts(
             ("picture", picture(way.image, "the picture, destroyed")),
-            ("text", f"<p><strong>{escape(last.text)}</strong></p>"),
+            ("text", f"<p><strong>{called(last.text)}</strong></p>"),
             (
                 "cosine of picture and text",
                 f"<p><strong>{cosine(last.mean, last.low, last.high)}</strong></p>"
@@ -138,11 +139,9 @@ def way_html(way: Way) -> str:
             ),
             (
                 "answer among the names",
-                f"<p><strong>{escape(last.answer)}, {percent(last.prob)}</strong></p>"
-                + quiet(
-                    f"intact: {first.answer}, {percent(first.prob)}; "
-                    f"entropy {first.entropy:.2f} → {last.entropy:.2f} nats"
-                ),
+                f"<p><strong>{called(last.answer)}, {percent(last.prob)}</strong></p>"
+                + f"<p class='quiet'>intact: {called(first.answer)}, {percent(first.prob)}; "
+                f"entropy {first.entropy:.2f} → {last.entropy:.2f} nats (0: sure)</p>",
             ),
         ),
         "<h3>On the way there</h3>",
@@ -153,7 +152,7 @@ def way_html(way: Way) -> str:
             ["of the way", "text", "cosine", "variance", "answer", "probability"],
             [
                 [
-                    f"{step.share:.0%}",
+                    rounded(step.share),
                     step.text,
                     cosine(step.mean, step.low, step.high),
                     f"{step.variance:.3e}",
@@ -170,7 +169,7 @@ def way_html(way: Way) -> str:
 def _step(step: Step, axis: tuple[float, float]) -> str:
     said = f"<span class='quiet'>variance {step.variance:.2e}</span>"
     return (
-        f"<div class='line'><span>{step.share:.0%} of the way: {escape(step.answer)}</span>{said}</div>"
+        f"<div class='line'><span>{rounded(step.share)} of the way: {called(step.answer)}</span>{said}</div>"
         + pair(("probability", bar((step.prob, "bayes")), percent(step.prob)))
         + interval(step.mean, step.low, step.high, axis)
     )

@@ -12,11 +12,12 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 14, 30, 40
 
 @dataclass(frozen=True)
 class Series:
-    """Points in order, and the name of their colour in the palette."""
+    """Points in order, the name of their colour in the palette, and how far up and down the bar of each reaches."""
 
     name: str
     points: Sequence[tuple[float, float]]
     colour: str
+    errors: Sequence[float] = ()
 
 
 def curve(
@@ -33,7 +34,7 @@ def curve(
         ends: least and most of either axis; None: as far as the points go.
         diagonal: the line on which both are equal.
     """
-    x0, x1, y0, y1 = ends or _ends([point for each in series for point in each.points])
+    x0, x1, y0, y1 = ends or _ends([point for each in series for point in _reached(each)])
 
     def place(x: float, y: float) -> tuple[float, float]:
         return (
@@ -52,6 +53,11 @@ def curve(
         colour, at = f"var(--{each.colour})", [place(*point) for point in each.points]
         line = "L".join(f"{x:.1f} {y:.1f}" for x, y in at)
         parts.append(f"<path d='M{line}' stroke='{colour}' stroke-width='2' fill='none'/>")
+        for (x, y), error in zip(each.points, each.errors, strict=False):
+            (across_at, top), (_, bottom) = place(x, y + error), place(x, y - error)
+            parts.append(
+                f"<path d='M{across_at:.1f} {top:.1f}V{bottom:.1f}' stroke='{colour}' stroke-width='1.2' fill='none'/>"
+            )
         parts += [f"<circle cx='{x:.1f}' cy='{y:.1f}' r='3.5' fill='{colour}'/>" for x, y in at]
     legend = " &ensp;".join(f"<span class='key {each.colour}'></span>{escape(each.name)}" for each in series)
     said = escape(
@@ -61,6 +67,12 @@ def curve(
         f"<p class='quiet'>{legend}</p><svg viewBox='0 0 {WIDTH} {HEIGHT}' role='img' aria-label='{said}'>"
         f"{''.join(parts)}</svg>"
     )
+
+
+def _reached(series: Series) -> list[tuple[float, float]]:
+    """Its points, and the ends of their bars."""
+    bars = list(zip(series.points, series.errors, strict=False))
+    return [*series.points, *((x, y + s * error) for (x, y), error in bars for s in (-1, 1))]
 
 
 def _ends(points: Sequence[tuple[float, float]]) -> tuple[float, float, float, float]:

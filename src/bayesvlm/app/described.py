@@ -17,7 +17,6 @@ from bayesvlm.evaluation import Outcomes, accuracy, ece, nlpd
 
 SPLIT = "new-drawing"
 """Drawings that tuned nothing."""
-MOST = 330
 BINS = 10
 
 
@@ -38,7 +37,6 @@ class Description:
     """A model: its card in Markdown, and the quality of its probabilities."""
 
     name: str
-    said: str
     card: str
     drawings: int
     classes: int
@@ -47,16 +45,15 @@ class Description:
 
 def describe(opened: Opened) -> Description:
     """A model on drawings that tuned nothing, plain and with what it does not know."""
-    found = drawings(SPLIT)
+    shown = drawings(SPLIT)
     names = tuple(_classes())
-    shown = found[:: max(1, len(found) // MOST)][:MOST]
     labels = torch.tensor([names.index(each.name) for each in shown])
     vlm, texts = opened.vlm, opened.texts(names)
     images = vlm.image_features([each.image for each in shown], progress=False)
     called = ways(vlm)
     probs = {called.plain: vlm.plain(images, texts), called.bayes: vlm.classify(images, texts).probs}
     qualities = tuple(_quality(name, each.cpu(), labels) for name, each in probs.items())
-    return Description(opened.name, repr(vlm), _card(opened), len(shown), len(names), qualities)
+    return Description(opened.name, _card(opened), len(shown), len(names), qualities)
 
 
 def _classes() -> list[str]:
@@ -96,7 +93,9 @@ def description_html(description: Description) -> str:
         "<h3>Do its probabilities mean what they say?</h3>",
         quiet(
             f"{description.drawings} drawings of {SPLIT}, {description.classes:,} names. "
-            "NLPD and ECE: lower is better. A point on the dotted line keeps its word."
+            "NLPD: minus the logarithm of the probability of the right name, on average, ± its standard error. ECE: "
+            "how far probabilities are from the share of right answers. Of both, less is better. A point on the dotted "
+            "line keeps its word: of answers given with 70\u00a0%, 70\u00a0% are right."
         ),
         table(["", "top-1", "NLPD", "ECE"], rows),
         curve(series, "confidence", "share of right answers", (0, 1, 0, 1), diagonal=True),

@@ -1,19 +1,15 @@
-"""What the tabs of one page share: models and what is made of each, and sentences in the place of errors."""
+"""What the tabs of one page share: models and what is made of each."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
-from functools import wraps
 from pathlib import Path
-from typing import Any
 
 from bayesvlm.app.ask import Asker
 from bayesvlm.app.described import Description, describe
 from bayesvlm.app.found import Collection, of_index, of_world
 from bayesvlm.app.labelling import Labeller
-from bayesvlm.app.markup import alert
 from bayesvlm.app.models import OPEN, Models, Recent
 from bayesvlm.core.errors import BayesVLMError
 
@@ -35,8 +31,11 @@ class Desk:
         self._labellers: Recent[str, Labeller] = Recent(OPEN, lambda name: Labeller(models(name)))
         self._descriptions: Recent[str, Description] = Recent(OPEN, lambda name: describe(models(name)))
         self._warming: threading.Thread | None = None
+        self._ending = threading.Event()
         self._given = None if index is None else of_index(index, device)
-        self._collections: Recent[str, Collection] = Recent(OPEN, lambda name: of_world(models(name)))
+        self._collections: Recent[str, Collection] = Recent(
+            OPEN, lambda name: of_world(models(name), self._ending.is_set)
+        )
 
     def asker(self, name: str) -> Asker:
         """What answers a visitor with this model."""
@@ -61,7 +60,8 @@ class Desk:
             self._warming.start()
 
     def settle(self) -> None:
-        """Wait until nothing is made in the background: an interpreter that ends starts no more threads for it."""
+        """Make nothing in the background any more: an interpreter that ends starts no more threads for it."""
+        self._ending.set()
         if self._warming is not None:
             self._warming.join()
 
@@ -69,29 +69,5 @@ class Desk:
         try:
             self.collection(self.models.names[0])
         except BayesVLMError as error:  # said again, on the page, to who searches
-            log.warning("%s", error)
-
-
-def in_sentences(
-    function: Callable[..., tuple[Any, ...]], kept: int, cleared: int | None = None
-) -> Callable[..., tuple[Any, ...]]:
-    """A handler that says what went wrong in its last output.
-
-    Args:
-        kept: how many outputs come before, which are left as they are then,
-        cleared: but for this one, which is emptied: a file that was dropped.
-    """
-    import gradio as gr
-
-    @wraps(function)
-    def handler(*given: Any) -> tuple[Any, ...]:
-        try:
-            return function(*given)
-        except BayesVLMError as error:
-            sentence = str(error)
-        except Exception:
-            log.exception("the page could not answer")
-            sentence = "Something went wrong here that should not; the terminal has the details."
-        return (*(None if place == cleared else gr.skip() for place in range(kept)), alert(sentence))
-
-    return handler
+            if not self._ending.is_set():
+                log.warning("%s", error)

@@ -14,10 +14,11 @@ from weakref import finalize
 from PIL import Image
 
 from bayesvlm.app.drawings import drawings
-from bayesvlm.app.markup import axis_of, cosine, interval, page, percent, picture, quiet
+from bayesvlm.app.markup import axis_of, called, cosine, interval, page, percent, picture, quiet, rounded
 from bayesvlm.app.models import Opened
 from bayesvlm.app.uploads import Picture
 from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.core.features import Features
 from bayesvlm.images.decoding import to_rgb
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ ABSENT = "unseen-concepts"
 QUERIES = 300
 """Names of what is there, to learn from when nothing here matches."""
 ERROR = 0.05
+AT_ONCE = 128
+"""Drawings that are encoded before the next look at whether the page is ending."""
 THUMBNAIL = 160
 RANKS: dict[str, Rank] = {
     "expected cosine": "mean",
@@ -64,10 +67,10 @@ class Collection:
         return replace(found, query=query.title) if isinstance(query, Picture) else found
 
 
-def of_world(opened: Opened) -> Collection:
+def of_world(opened: Opened, ending: Callable[[], bool] = lambda: False) -> Collection:
     """The world's drawings of one style, in a folder that goes when nobody needs it any more.
 
-    It is calibrated with names of what is in it.
+    It is calibrated with names of what is in it. When the page is `ending`, it is left unfinished.
     """
     if opened.vlm.predicts_variance:
         raise BayesVLMError(
@@ -76,18 +79,24 @@ def of_world(opened: Opened) -> Collection:
         )
     folder = tempfile.mkdtemp(prefix="bayesvlm-app-index-")
     try:
-        return _filled(opened, folder)
+        return _filled(opened, folder, ending)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
 
 
-def _filled(opened: Opened, folder: str) -> Collection:
+def _filled(opened: Opened, folder: str, ending: Callable[[], bool]) -> Collection:
     from bayesvlm.retrieval import Index
 
     found = drawings(SPLIT)
     index = Index.create(folder, opened.vlm)
-    features = opened.vlm.image_features([each.image for each in found], progress=False)
+    parts = []
+    for start in range(0, len(found), AT_ONCE):
+        if ending():
+            raise BayesVLMError("The page is ending.")
+        images = [each.image for each in found[start : start + AT_ONCE]]
+        parts.append(opened.vlm.image_features(images, progress=False))
+    features = Features.concatenate(parts)
     index.add(features, [each.key for each in found], columns={"name": [each.name for each in found]}, progress=False)
     asked = [each.name for each in found[:: max(1, len(found) // QUERIES)]]
     there = {each.name: each.key for each in found}
@@ -138,8 +147,8 @@ def hits_html(hits: Hits, collection: Collection) -> str:
     )
     if hits.matches is False:
         return page(
-            f"<h3>Nothing here matches “{escape(hits.query)}”</h3>",
-            quiet(f"p = {hits.p_value:.3f}: so often does a query that has a match look as doubtful as this."),
+            f"<h3>Nothing here matches “{called(hits.query)}”</h3>",
+            quiet(f"p = {hits.p_value:.3f}: {_doubtful(hits, collection)}"),
             f"<details><summary>The nearest, nevertheless</summary>{listed}</details>",
             known,
         )
@@ -147,10 +156,19 @@ def hits_html(hits: Hits, collection: Collection) -> str:
     doubt = (
         f"Draws of the model agree on the best of these in {percent(hits.self_consistency)}"
         if hits.p_value is None
-        else "So often does a query that has a match look as doubtful as this; "
-        f"nothing matches from {_error(collection):g} down"
+        else _doubtful(hits, collection).removesuffix(".")
     )
-    return page(f"<h3>“{escape(hits.query)}”{said}</h3>", quiet(f"{doubt}. Open a card for more."), listed, known)
+    return page(f"<h3>“{called(hits.query)}”{said}</h3>", quiet(f"{doubt}. Open a card for more."), listed, known)
+
+
+def _doubtful(hits: Hits, collection: Collection) -> str:
+    """What the p-value of a query says."""
+    error = _error(collection)
+    return (
+        f"{percent(hits.p_value or 0.0)} of queries that have a match look at least as doubtful as this. At "
+        f"{rounded(error)} or less the answer is that nothing matches, which on average befalls one in "
+        f"{1 / error:.0f} queries that have a match, too."
+    )
 
 
 def _error(collection: Collection) -> float:
@@ -168,8 +186,8 @@ def _calibrated(hits: Hits, collection: Collection) -> str:
         other = "a picture" if calibration.tower == "text" else "a query in words"
         return f"calibrated for {asked} alone: {other} is always answered, whether or not anything here matches"
     answered = calibration.false_answers()
-    rest = "" if answered is None else f"; {answered:.0%} of queries without a match were answered all the same"
-    return f"at most {calibration.error:.0%} of queries with a match are turned away{rest}"
+    rest = "" if answered is None else f"; {rounded(answered)} of queries without a match were answered all the same"
+    return f"on average at most {rounded(calibration.error)} of queries with a match are turned away{rest}"
 
 
 def _card(hit: Hit, place: int, axis: tuple[float, float], collection: Collection) -> str:
@@ -187,7 +205,7 @@ def _card(hit: Hit, place: int, axis: tuple[float, float], collection: Collectio
     listed = "".join(f"<dt>{escape(key)}</dt><dd>{escape(value)}</dd>" for key, value in entries)
     return (
         f"<details class='card' data-id='{escape(hit.id, quote=True)}'><summary>"
-        f"<span class='name'>{place + 1}. {escape(name)}</span><br>{shown}"
+        f"<span class='name'>{place + 1}. {called(name)}</span><br>{shown}"
         f"{interval(hit.mean, low, high, axis)}<span class='quiet'>{hit.mean:.3f}, best {percent(hit.p_best)}</span>"
         f"</summary><dl>{listed}</dl></details>"
     )

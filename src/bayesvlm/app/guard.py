@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import json
 import re
+import time
+from collections import deque
 from collections.abc import Iterator
 from ipaddress import ip_address
 from typing import Any
@@ -19,12 +21,21 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from bayesvlm.app.uploads import LARGEST, MEGABYTES
+
 POLICY = (
     "default-src 'self'; img-src 'self' data: blob:; media-src 'self' data: blob:; font-src 'self' data:; "
     "style-src 'self' 'unsafe-inline'; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; worker-src 'self' blob:; "
     "connect-src 'self' data: blob:; frame-ancestors 'none'; base-uri 'self'; form-action 'self'"
 )
 """What a browser may fetch for this page: what this server sends, and nothing else."""
+WINDOW = 1200
+"""Seconds in which uploads count: as long as the longest of them lie on the disk."""
+MOST_OF_ONE = 512 * 2**20
+"""Bytes that one address may upload in that time."""
+MOST_OF_ALL = 4 * 2**30
+"""Bytes that all may."""
+_FRAME = 2**16  # bytes around a file in a form
 LARGEST_REQUEST = 4 * 2**20
 """Bytes of a request that is no upload: names and numbers, which are looked through before Gradio sees them."""
 _UPLOAD = "/gradio_api/upload"
@@ -51,11 +62,15 @@ class Guard:
     """
 
     def __init__(self, app: ASGIApp, local: bool) -> None:
-        self.app, self.local = app, local
+        self.app, self.local, self.uploads = app, local, Uploads()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
-        if scope["type"] != "http":
+        if scope["type"] == "websocket":  # which nothing here uses
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        if scope["type"] != "http":  # the server's own beginning and end
             await self.app(scope, receive, send)
             return
 
@@ -71,7 +86,13 @@ class Guard:
             headers = Headers(scope=scope)
             check_caller(scope["method"], headers.get("host", ""), headers.get("origin"), self.local)
             check_path(scope["path"])
-            if scope["method"] not in _HARMLESS and scope["path"].rstrip("/") != _UPLOAD:
+            if scope["path"].rstrip("/") == _UPLOAD:
+                try:
+                    self.uploads.check(headers.get("content-length"), (scope.get("client") or ("",))[0])
+                except RefusedError:
+                    await _dropped(receive)
+                    raise
+            elif scope["method"] not in _HARMLESS:
                 body = await _body(receive)
                 check_body(body, headers.get("host", ""))
                 receive = _again(body, receive)
@@ -79,6 +100,29 @@ class Guard:
             await PlainTextResponse(str(error), error.status)(scope, receive, with_policy)
             return
         await self.app(scope, receive, with_policy)
+
+
+class Uploads:
+    """What was uploaded of late, so that nobody fills the disk: a form with one file, and so much in some minutes."""
+
+    def __init__(self) -> None:
+        self._recent: deque[tuple[float, str, int]] = deque()
+
+    def check(self, length: str | None, address: str) -> None:
+        """That a form may be received, by its length, which the server holds it to."""
+        if length is None or not length.isdecimal():
+            raise RefusedError(411, "This upload does not say how long it is; send it as a browser does.")
+        size = int(length)
+        if size > LARGEST + _FRAME:
+            raise RefusedError(413, f"An upload has one file of up to {MEGABYTES} MB; make it smaller.")
+        now = time.monotonic()
+        while self._recent and now - self._recent[0][0] > WINDOW:
+            self._recent.popleft()
+        of_one = sum(each for _, whose, each in self._recent if whose == address)
+        of_all = sum(each for _, _, each in self._recent)
+        if of_one + size > MOST_OF_ONE or of_all + size > MOST_OF_ALL:
+            raise RefusedError(429, f"Much was uploaded in the last {WINDOW // 60} minutes; try again later.")
+        self._recent.append((now, address, size))
 
 
 def check_caller(method: str, host: str, origin: str | None, local: bool) -> None:
@@ -122,19 +166,6 @@ def is_local(host: str) -> bool:
         return host.rstrip(".").lower() == "localhost"
 
 
-def refuse_fetching() -> None:
-    """Have Gradio's own fetcher refuse, so that nothing is fetched by a way that is not known here.
-
-    This holds for all that Gradio serves in this process.
-    """
-    import safehttpx
-
-    async def refused(*given: Any, **more: Any) -> Any:
-        raise ValueError("This server fetches nothing from elsewhere.")
-
-    safehttpx.get = safehttpx.async_validate_url = refused
-
-
 def _files(given: Any) -> Iterator[tuple[str, str]]:
     """Texts under the names that Gradio takes for a file's."""
     left = [given]
@@ -160,6 +191,16 @@ def _same(address: str, host: str) -> bool:
         return False
     called = urlsplit(f"//{rest}").netloc
     return called.removesuffix(ports[scheme]) == host.lower().removesuffix(ports[scheme])
+
+
+async def _dropped(receive: Receive) -> None:
+    """Read on for a while and keep nothing: who is still sending would not hear why it is refused."""
+    left = 4 * LARGEST
+    while left > 0:
+        message = await receive()
+        left -= len(message.get("body", b""))
+        if not message.get("more_body", False):
+            return
 
 
 async def _body(receive: Receive) -> bytes:

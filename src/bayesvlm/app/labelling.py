@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -32,6 +33,16 @@ STRATEGIES: dict[str, Strategy] = {
     "near the target's doubtful ones": "targeted-entropy",
     "at random": "random",
 }
+_WHY = {
+    "EPIG: tells most of the target": "its label is expected to take {score:.4f} nats of doubt off a target drawing's "
+    "answer",
+    "entropy: least sure of these": "the answer to it has {score:.4f} nats of entropy, from 0 (sure) to {most:.2f} (no "
+    "idea)",
+    "near the target's doubtful ones": "it is like a target drawing whose answer has {score:.4f} nats of entropy, from "
+    "0 (sure) to {most:.2f} (no idea)",
+    "at random": "chosen by chance",
+}
+"""What the number of a choice is of, by strategy."""
 RATE = 1e-4
 
 
@@ -115,6 +126,11 @@ class Labelling:
     picks: tuple[Pick, ...] = ()
     points: tuple[Point, ...] = ()
     random: tuple[Point, ...] = ()
+
+    @property
+    def over(self) -> bool:
+        """Whether as much is labelled as may be here."""
+        return len(self.picks) + AT_ONCE > MOST
 
 
 class Labeller:
@@ -206,27 +222,41 @@ class Labeller:
 def labelling_html(so_far: Labelling, labeller: Labeller) -> str:
     """What was chosen and what it gained, as the page has it."""
     task, last = labeller.task, so_far.picks[-AT_ONCE:]
-    cards = "".join(_card(pick, len(so_far.picks) - len(last) + place + 1, task) for place, pick in enumerate(last))
-    mine = Series(so_far.strategy.partition(":")[0], [(p.labels, p.nlpd) for p in so_far.points], "bayes")
-    others = Series("at random", [(p.labels, p.nlpd) for p in so_far.random], "plain")
+    first, why = len(so_far.picks) - len(last) + 1, _WHY[so_far.strategy]
+    cards = "".join(_card(pick, first + place, task, why) for place, pick in enumerate(last))
+    mine, others = (
+        Series(name, [(p.labels, p.nlpd) for p in points], colour, [p.nlpd_error for p in points])
+        for name, points, colour in (
+            (so_far.strategy.partition(":")[0], so_far.points, "bayes"),
+            ("at random", so_far.random, "plain"),
+        )
+    )
     now, chance, before = so_far.points[-1], so_far.random[-1], so_far.points[0]
     said = (
         f"NLPD on {len(task.target_labels)} drawings of the target: {before.nlpd:.3f} before, {now.nlpd:.3f} ± "
-        f"{now.nlpd_error:.3f} after {now.labels} labels, {chance.nlpd:.3f} with as many at random; "
-        f"top-1 {percent(before.top1)}, {percent(now.top1)}, {percent(chance.top1)}."
+        f"{now.nlpd_error:.3f} after {now.labels} labels, {chance.nlpd:.3f} ± {chance.nlpd_error:.3f} with as many at "
+        f"random; top-1 {percent(before.top1)}, {percent(now.top1)}, {percent(chance.top1)}."
     )
+    remark = (
+        "NLPD is minus the logarithm of the probability of the right answer, on average. The bars are a standard error "
+        f"up and down: with {len(task.target_labels)} drawings and one run, curves whose bars overlap tell no "
+        "difference."
+    )
+    enough = f"{len(so_far.picks)} are labelled, which is enough here; start again to choose in another way."
     return page(
         f"<h3>{len(so_far.picks)} labelled</h3>" if so_far.picks else "<h3>Nothing labelled yet</h3>",
         f"<p>{escape(said)}</p>" if so_far.picks else quiet("Choose drawings to label; the curve follows."),
+        quiet(enough) if so_far.over else "",
         curve([mine, others], "labels", "NLPD on the target (lower is better)"),
+        quiet(remark) if so_far.picks else "",
         "<h3>The last ones chosen</h3>" if last else "",
         f"<div class='cards'>{cards}</div>",
     )
 
 
-def _card(pick: Pick, place: int, task: Task) -> str:
+def _card(pick: Pick, place: int, task: Task, reason: str) -> str:
     right = task.kinds[int(task.pool_labels[pick.row])]
-    why = "chosen by chance" if pick.score is None else f"score {pick.score:.4f} nats"
+    why = "chosen by chance" if pick.score is None else reason.format(score=pick.score, most=math.log(len(task.kinds)))
     return (
         "<div class='card'>"
         f"<span class='name'>{place}. {escape(task.pool_names[pick.row])}</span>"

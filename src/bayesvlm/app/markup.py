@@ -34,6 +34,20 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f}\u00a0%"
 
 
+def rounded(share: float) -> str:
+    """A share that was chosen, not measured.
+
+    >>> rounded(0.05)
+    '5\\xa0%'
+    """
+    return f"{100 * share:.0f}\u00a0%"
+
+
+def called(name: str) -> str:
+    """A name that somebody typed, apart from the text around it: one written from right to left turns nothing else."""
+    return f"<bdi>{escape(name)}</bdi>"
+
+
 def cosine(mean: float, low: float, high: float) -> str:
     """A cosine with its interval as it is printed.
 

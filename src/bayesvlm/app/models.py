@@ -9,6 +9,8 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from huggingface_hub.errors import LocalEntryNotFoundError
+
 from bayesvlm.artifacts.saved import is_posterior
 from bayesvlm.core.errors import BayesVLMError
 from bayesvlm.core.features import Features
@@ -119,8 +121,12 @@ class Models:
         if not name or "\0" in name:
             raise BayesVLMError(f"The folder {name[:80]!r} is none; type one below {allowed}.")
         for root in self.roots:
-            found = (root / name).resolve()  # an absolute name stands for itself; links are followed before the check
-            if found.is_relative_to(root) and found.is_dir():
+            try:
+                found = (root / name).resolve()  # an absolute name stands for itself; links are followed, then checked
+                there = found.is_relative_to(root) and found.is_dir()
+            except (OSError, RuntimeError):  # too long, a link to itself, a folder that may not be looked into
+                continue
+            if there:
                 return self._with_posterior(found)
         raise BayesVLMError(
             f"{name[:80]!r} is no folder below {allowed}; name one there, or start the page with it: "
@@ -134,11 +140,29 @@ class Models:
         return folder
 
     def _opened(self, name: str) -> Opened:
-        vlm = BayesVLM.from_pretrained(name, device=self._device)
+        try:
+            vlm = BayesVLM.from_pretrained(name, device=self._device)
+        except BayesVLMError as error:
+            if not _is_missing(error):
+                raise
+            known = "" if "/" in name else f" (embedded are {', '.join(MODELS)})"
+            raise BayesVLMError(
+                f"The model of {name!r} is not on this machine, and the page fetches nothing: check the spelling{known}"
+                ", fetch the model first with `hf download`, or name a folder that holds it."
+            ) from error
         if vlm.adapter is None:
             raise BayesVLMError(f"{name} has projections and no encoder, so it cannot look at pictures; name another.")
         _ = vlm.posterior  # a model without one has nothing to show here
         return Opened(name, vlm)
+
+
+def _is_missing(error: BaseException | None) -> bool:
+    """Whether it comes from a model that would have to be fetched."""
+    while error is not None:
+        if isinstance(error, LocalEntryNotFoundError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def default_names() -> tuple[str, ...]:

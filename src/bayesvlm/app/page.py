@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import os
 import shutil
+import socket
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
 
 import gradio as gr
 from starlette.middleware import Middleware
 
 from bayesvlm.app import ask_tab, break_tab, label_tab, model_tab, search_tab
 from bayesvlm.app.desk import Desk
-from bayesvlm.app.guard import Guard, is_local, refuse_fetching
+from bayesvlm.app.gradios import check_gradio, refuse_fetching, use_folder
+from bayesvlm.app.guard import Guard, is_local
 from bayesvlm.app.style import CSS
 from bayesvlm.app.uploads import LARGEST
 from bayesvlm.app.visitors import keep_while_used
@@ -77,6 +84,7 @@ def launch(
     block: bool = True,
     browser: bool = False,
     said: Callable[[str], None] = lambda address: None,
+    ending: Callable[[], None] = lambda: None,
 ) -> gr.Blocks:
     """Serve the page until it is interrupted; without `block` return at once, and `.close()` ends it.
 
@@ -86,12 +94,15 @@ def launch(
         block: wait until it is interrupted.
         browser: open one.
         said: told the address.
+        ending: called when it is interrupted.
     """
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["GRADIO_RUN_HISTORY"] = "False"  # which asks the Hub for a bucket to keep runs in
+    check_gradio()
     if "GRADIO_TEMP_DIR" not in os.environ:  # uploads lie there until they were read
         folder = os.environ["GRADIO_TEMP_DIR"] = tempfile.mkdtemp(prefix="bayesvlm-app-")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    use_folder(Path(os.environ["GRADIO_TEMP_DIR"]))
     refuse_fetching()
     page = build(desk)
     page.launch(
@@ -110,10 +121,53 @@ def launch(
         mcp_server=False,
         theme=theme(),
         css=CSS,
-        app_kwargs={"middleware": [Middleware(Guard, local=is_local(host))]},
+        app_kwargs={"middleware": [Middleware(Guard, local=is_local(host))], "lifespan": clearing},
     )
     keep_while_used(page)
     said(str(page.local_url))
     if block:
-        page.block_thread()
+        try:
+            while page.is_running:
+                time.sleep(0.1)
+        except KeyboardInterrupt:
+            ending()
+        finally:  # what is open is told first, so that nothing waits for pages that somebody still looks at
+            page.close(verbose=False)
     return page
+
+
+def check_address(host: str, port: int) -> None:
+    """That somebody could listen there, before a model is loaded for it.
+
+    Raises:
+        OSError: where nobody can.
+    """
+    family, kind, _, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, kind) as tried:
+        if os.name == "posix":
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        tried.bind(address)
+
+
+@asynccontextmanager
+async def clearing(app: Any) -> AsyncIterator[None]:
+    """While the server runs, delete folders that Gradio made for a file each and left when it deleted the file."""
+    task = asyncio.create_task(_clear())
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+async def _clear() -> None:
+    while True:
+        await asyncio.sleep(CLEARED_SECONDS)
+        await asyncio.to_thread(clear_empty, Path(os.environ["GRADIO_TEMP_DIR"]), CLEARED_SECONDS)
+
+
+def clear_empty(folder: Path, age: float) -> None:
+    """Delete the empty folders in a folder that nothing was put into or taken from for some seconds."""
+    for each in folder.iterdir():
+        with suppress(OSError):  # it is no folder, not empty or gone
+            if time.time() - each.lstat().st_mtime > age:
+                each.rmdir()

@@ -6,39 +6,55 @@ from typing import Any
 
 import gradio as gr
 
-from bayesvlm.app.desk import Desk, in_sentences
+from bayesvlm.app.asking import Asked, asks, dial, noting, said
+from bayesvlm.app.desk import Desk
 from bayesvlm.app.found import RANKS, hits_html
 from bayesvlm.app.markup import page, quiet
-from bayesvlm.app.picking import drop_box
-from bayesvlm.app.uploads import checked_text, uploaded
+from bayesvlm.app.picking import Kept, drop_box, taken
+from bayesvlm.app.uploads import Picture, checked_text
 
 TITLE = "Search"
 MOST = 50
+FIRST = "grinning cat"
+_HINT = "Type what to look for, such as: grinning cat, rainbow, strawberry; or what is not there: quantum physics."
 
 
 def build(desk: Desk, model: gr.State) -> None:
     """The components of the tab, and what they do."""
 
-    def search(name: str, text: str, k: float, rank: str) -> tuple[Any, ...]:
-        query, collection = checked_text(text, "the search"), desk.collection(name)
-        return (hits_html(collection.search(query, min(int(k), MOST), RANKS[rank]), collection),)
+    def found(name: str, query: str | Picture, k: float, rank: str) -> str:
+        def hits() -> str:
+            sought = checked_text(query, "the search") if isinstance(query, str) else query
+            collection = desk.collection(name)
+            return hits_html(collection.search(sought, min(int(k), MOST), RANKS[rank]), collection)
 
-    def like(name: str, path: str | None, k: float, rank: str) -> tuple[Any, ...]:
-        if path is None:
-            return gr.skip(), gr.skip()
-        shown, collection = uploaded(path), desk.collection(name)
-        return None, hits_html(collection.search(shown, min(int(k), MOST), RANKS[rank]), collection)
+        return said(hits)
 
+    def search(asked: Asked, name: str, kept: Kept | None, text: str, k: float, rank: str) -> tuple[Any, ...]:
+        kept, refused = taken(asked, kept, text if asked.by == "words" else None)
+        if kept is None:  # nothing was looked for yet
+            return gr.skip(), refused, gr.skip()
+        return kept, refused, found(name, kept.shown, k, rank)
+
+    query = gr.State(None)
     with gr.Row():
-        text = gr.Textbox("grinning cat", label="Look for", scale=4, min_width=240, elem_id="search-text")
+        text = gr.Textbox(FIRST, label="Look for", scale=4, min_width=240, elem_id="search-text")
         button = gr.Button("Search", variant="primary", scale=1, min_width=120, elem_id="search")
     with gr.Row():
-        k = gr.Slider(1, MOST, 8, step=1, label="How many", scale=1, min_width=200, buttons=[], elem_id="search-k")
-        rank = gr.Dropdown(list(RANKS), value=next(iter(RANKS)), label="In order of", scale=1, min_width=200)
+        k = dial(1, MOST, 8, step=1, label="How many", scale=1, min_width=200, buttons=[], elem_id="search-k")
+        rank = gr.Dropdown(
+            list(RANKS), value=next(iter(RANKS)), label="In order of", scale=1, min_width=200, elem_id="search-rank"
+        )
         with gr.Column(scale=1, min_width=200):
-            file = drop_box("search-upload", "or what is like a picture")
-    shown = gr.HTML(page(quiet("Type what to look for.")), elem_id="found")
-    asked = [model, text, k, rank]
-    button.click(in_sentences(search, 0), asked, [shown], api_name="search")
-    text.submit(in_sentences(search, 0), asked, [shown], api_visibility="private")
-    file.upload(in_sentences(like, 1, cleared=0), [model, file, k, rank], [file, shown], api_visibility="private")
+            given = drop_box("search", "or what is like a picture")
+    shown = gr.HTML(page(quiet(_HINT)), elem_id="found")
+    noting("search", {"search": "words"}, {"search-text": "words"})
+    asks(
+        "search",
+        [button.click, text.submit, given.came.select, k.change, rank.input, model.change],
+        search,
+        [model, query, text, k, rank],
+        [query, given.refused, shown],
+    )
+    program = gr.Button(visible=False)
+    program.click(found, [model, text, k, rank], [shown], api_name="search")

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from bayesvlm.report.theme import css_variables
 
+DOUBT_IN_THE_DARK = "#f07fae"
+"""The colour of what is unknown, brighter than in the reports: there it is a line, here it is a word."""
 CSS = (
     ":root { "
     + css_variables("light")
-    + " }\n.dark { "
+    + " --doubt: var(--unseen-concept); }\n.dark { "
     + css_variables("dark")
-    + """ }
+    + f" --doubt: {DOUBT_IN_THE_DARK}; }}"
+    + """
+.gradio-container { --color-accent: var(--accent); --slider-color: var(--accent); }
+.gradio-container input[type=range] { --neutral-200: var(--grid); }
 .gradio-container { max-width: 72rem !important; width: 100% !important; margin: 0 auto !important; }
 .gradio-container main { width: 100%; }
 @media (max-width: 30rem) {
@@ -32,7 +37,8 @@ CSS = (
 .bv .picks button:hover { border-color: var(--accent); }
 .bv img.small { width: 100%; aspect-ratio: 1; object-fit: contain; background: #fff; border-radius: 4px;
   margin-bottom: .25rem; }
-.bv { color: var(--ink); font-size: 1rem; line-height: 1.45; font-variant-numeric: tabular-nums; }
+.bv { color: var(--ink); font-size: 1rem; line-height: 1.45; font-variant-numeric: tabular-nums;
+  overflow-wrap: anywhere; }
 .bv h3 { margin: 0 0 .6rem; font-size: 1.05rem; font-weight: 650; color: var(--ink); }
 .bv p { margin: .4rem 0; color: var(--ink); }
 .bv .quiet { color: var(--muted); font-size: .9rem; }
@@ -56,7 +62,7 @@ CSS = (
 .bv .axis { display: flex; justify-content: space-between; color: var(--muted); font-size: .75rem; }
 .bv .mark { border: 1px solid currentColor; border-radius: 999px; padding: 0 .5rem; font-size: .75rem;
   color: var(--accent); font-weight: 600; white-space: nowrap; }
-.bv .mark.doubt { color: var(--unseen-concept); }
+.bv .mark.doubt { color: var(--doubt); }
 .bv .facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(15rem, 100%), 1fr)); gap: 0 1.5rem;
   margin: 0 0 1rem; padding: .75rem 1rem; border-radius: 8px; background: var(--surface); }
 @media (min-width: 64rem) {
@@ -66,7 +72,7 @@ CSS = (
 .bv .facts > div:not(:last-child) { margin-bottom: .75rem; }
 .bv .facts h4 { margin: 0; font-size: .8rem; font-weight: 500; color: var(--muted); }
 .bv .facts p { margin: .1rem 0; }
-.bv .alert { padding: .6rem .9rem; border-left: 3px solid var(--unseen-concept); background: var(--surface);
+.bv .alert { padding: .6rem .9rem; border-left: 3px solid var(--doubt); background: var(--surface);
   border-radius: 4px; overflow-wrap: anywhere; }
 .bv .key { display: inline-block; width: .8rem; height: .55rem; border-radius: 2px; margin-right: .3rem; }
 .bv img.shown { display: block; width: 12rem; max-width: 100%; max-height: 16rem; object-fit: contain;

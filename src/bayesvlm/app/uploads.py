@@ -19,16 +19,23 @@ LARGEST = MEGABYTES * 2**20
 """Bytes of an uploaded file."""
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "HEIF")
 """What is decoded; Pillow knows many more, whose decoders hardly anybody looks at."""
-MOST_PIXELS = 40_000_000
-"""Of a file. A good camera's has no more, and decoding as many takes some hundred megabytes, however small the file."""
-_BYTES_PER_PIXEL = 16
-"""What decoding takes at most: the pixels, a copy with transparency multiplied in, and what WebP keeps."""
+MOST_PIXELS = 64_000_000
+"""Of a file. Telephones have 48 or 50 million; decoding this many takes some hundred megabytes, however small the file
+(an AVIF file 560, a PNG file with transparency 510, a plain JPEG file 20, as it is not decoded whole)."""
+MOST_PIXELS_OF = {"WEBP": 40_000_000}
+"""Less where decoding takes more: 16 bytes a pixel."""
+ELONGATED = 200
+"""How many times as long as it is wide a picture may be."""
+_BYTES_PER_PIXEL = {"WEBP": 16}
+_BYTES_PER_OTHER_PIXEL = 10
+"""What decoding takes at most: the pixels, a copy with transparency multiplied in, and what the decoder keeps."""
 SIDE = 512
 """Pixels of the longer side of a picture that is kept; models look at fewer."""
 MOST_CLASSES = 1000
 """As many as ImageNet has; all of them are encoded, and others wait for the processor meanwhile."""
 LONGEST = 200
 """Letters of a name or a query."""
+_TURNING = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\x7f")
 
 
 @dataclass(frozen=True)
@@ -52,12 +59,19 @@ def picture_of(packed: bytes, title: str) -> Picture:
     """
     with open_file(BytesIO(packed), title, FORMATS) as opened:
         width, height = opened.size
-        if width * height > MOST_PIXELS:
+        kind = opened.format or ""
+        most = MOST_PIXELS_OF.get(kind, MOST_PIXELS)
+        if width * height > most:
             raise BayesVLMError(
                 f"{title} has {width} x {height} pixels, {width * height / 1e6:.0f} million; the page takes up to "
-                f"{MOST_PIXELS / 1e6:.0f} million, so make it smaller."
+                f"{most / 1e6:.0f} million, so make it smaller."
             )
-        with room(_BYTES_PER_PIXEL * width * height):
+        if max(width, height) > ELONGATED * min(width, height):
+            raise BayesVLMError(
+                f"{title} is {width} x {height} pixels; a picture may be at most {ELONGATED} times as long as it is "
+                "wide, so crop it first."
+            )
+        with room(_BYTES_PER_PIXEL.get(kind, _BYTES_PER_OTHER_PIXEL) * width * height):
             try:
                 small = _shrunk(opened)
             except Exception as error:  # decoders raise nearly every type on damaged files
@@ -109,7 +123,7 @@ def class_list(text: str) -> tuple[str, ...]:
     >>> class_list("cat, dog\\n pizza,")
     ('cat', 'dog', 'pizza')
     """
-    names = tuple(name for part in re.split(r"[,\n]", text or "") if (name := " ".join(part.split())))
+    names = tuple(name for part in re.split(r"[,\n]", text or "") if (name := _clean(part)))
     if len(names) < 2:
         given = f"is only one name, {names[0]!r}" if names else "are no names"
         raise BayesVLMError(f"There {given}; type two or more, apart by commas, such as: cat, dog, pizza.")
@@ -122,7 +136,7 @@ def class_list(text: str) -> tuple[str, ...]:
 
 def checked_text(text: str, what: str) -> str:
     """A text that is not empty and not too long."""
-    found = " ".join((text or "").split())
+    found = _clean(text or "")
     if not found:
         raise BayesVLMError(f"There is no text for {what}; type a few words.")
     if len(found) > LONGEST:
@@ -130,6 +144,11 @@ def checked_text(text: str, what: str) -> str:
             f"The text for {what} has {len(found)} letters; the page takes up to {LONGEST}, so shorten it."
         )
     return found
+
+
+def _clean(text: str) -> str:
+    """A text in single spaces, without what would turn the direction of the text around it or is no letter at all."""
+    return " ".join("".join(" " if letter in _TURNING or ord(letter) < 32 else letter for letter in text).split())
 
 
 def _shown(name: str) -> str:

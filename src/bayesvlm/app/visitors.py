@@ -8,7 +8,10 @@ from gradio.blocks import Blocks
 from gradio.state_holder import StateHolder
 
 CLOSED_SECONDS = 3600
-"""How long a visitor's own is kept after they last used the page, if it is closed; an open page keeps it."""
+"""How long a visitor's own is kept after they last used the page, if it is closed or its connection was lost once.
+
+Gradio's page does not connect again by itself, so that the two cannot be told apart. An open page keeps it.
+"""
 
 
 class Visitors(StateHolder):

@@ -58,7 +58,7 @@ def app(
         from bayesvlm.app.ending import tidy_end
         from bayesvlm.app.guard import is_local
         from bayesvlm.app.memory import share_heaps
-        from bayesvlm.app.page import launch
+        from bayesvlm.app.page import check_address, launch
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("gradio", "starlette"):  # the second comes with the first
             raise
@@ -66,6 +66,14 @@ def app(
 
     if port is not None and not 0 < port < 65536:
         raise BayesVLMError(f"--port {port}: a port is a number from 1 to 65535, such as 7860.")
+    taken = BayesVLMError(
+        f"The page cannot listen on {host}:{port or 7860}: the port is taken, or the address is not this machine's; "
+        "choose another --port or --host."
+    )
+    try:  # before a model is loaded
+        check_address(host, port or 0)
+    except OSError:
+        raise taken from None
     names = posterior or list(default_names())
     local = is_local(host)
     share_heaps()
@@ -80,11 +88,8 @@ def app(
             desk.warm()
 
         try:
-            launch(desk, host, port, browser=browser, said=listening)
+            launch(desk, host, port, browser=browser, said=listening, ending=lambda: remark("ending    ..."))
         except OSError:
-            raise BayesVLMError(
-                f"The page cannot listen on {host}:{port or 7860}: the port is taken, or the address is not this "
-                "machine's; choose another --port or --host."
-            ) from None
+            raise taken from None
         finally:
             desk.settle()

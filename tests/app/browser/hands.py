@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
+UPLOAD = re.compile(r"/upload\b(?!_)")
+LONG = 60  # seconds: machines that do other things at the same time
 REACHES = """variance => {
     const shown = document.querySelector('#broken [data-variance]');
     return shown && Math.abs(Number(shown.dataset.variance) / variance - 1) < 1e-3;
@@ -82,3 +87,36 @@ def no_pictures(folder: Path) -> tuple[Path, Path]:
     noise.write_bytes(np.random.default_rng(0).bytes(3000))
     disguised.write_text("<html><script>document.title = 'taken over'</script></html>")
     return noise, disguised
+
+
+class Gate:
+    """In the place of a function: whoever calls it waits until it is opened."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function, self._reached, self._opened = function, threading.Event(), threading.Event()
+
+    def __call__(self, *given: Any) -> Any:
+        self._reached.set()
+        assert self._opened.wait(LONG)
+        return self._function(*given)
+
+    def reached(self) -> None:
+        assert self._reached.wait(LONG)
+
+    def open(self) -> None:
+        self._opened.set()
+
+
+@contextmanager
+def uploading(page: Any) -> Iterator[None]:
+    """What is dropped in the block arrives after it, as where a connection is slow."""
+    held: list[Any] = []
+    page.route(UPLOAD, lambda route: held.append(route))
+    yield
+    held[0].continue_()
+    page.unroute(UPLOAD)
+
+
+def emptied(page: Any, box: str) -> None:
+    """Wait until a box has given its file away."""
+    page.locator(f"#{box}-upload input[type=file]").wait_for(state="attached")

@@ -48,15 +48,16 @@ def test_ask_says_what_the_library_says_of_an_uploaded_file(visit: Any, desk: An
     assert said.count("in the set") == int(inside.sum())
     order = prediction.probs[0].argsort(descending=True).tolist()
     listed = ", ".join(names[k] for k in order if inside[k])
-    assert f"holds the right one in 90 % {listed} Of drawings" in said
+    assert f"holds the right one in 90 % {listed} In 90 % of drawings" in said
 
 
 def test_names_that_nobody_drew_are_promised_nothing(visit: Any) -> None:
     page = visit()
-    assert "drawings of these classes" in text_of(page, "#answer", "p = ")
+    assert "drawings of these names" in text_of(page, "#answer", "p = ")
     type_into(page, "classes", ", ".join((*CLASSES, "quantum physics")))
     page.locator("#ask").click()
     said = text_of(page, "#answer", "quantum physics")
-    assert f"drawings of {len(CLASSES)} of {len(CLASSES) + 1} names to calibrate on; none of: quantum physics." in said
+    known = f"drawings of {len(CLASSES)} of the {len(CLASSES) + 1} names to calibrate on"
+    assert f"{known}, and none of quantum physics." in said
     assert "p = " not in said
     assert "in the set" not in said

@@ -86,7 +86,7 @@ def test_the_keyboard_alone_is_enough_on_all_tabs(visit: Any, tmp_path: Path) ->
     text_of(page, "#labelled", "chosen by chance")
     turn(page, "Model")
     pick(page, "model", "colour", "emoji-clip-colour")
-    to(page, "#model-show")
+    to(page, "#model-use")
     page.keyboard.press("Enter")
     text_of(page, "#model-used", "emoji-clip-colour")
     turn(page, "Ask")

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from bayesvlm.app import labelling
+
 from .hands import tab, text_of
 
 pytestmark = [pytest.mark.xdist_group("app"), pytest.mark.timeout(300)]
@@ -25,6 +27,18 @@ def test_label_goes_on_where_it_was(visit: Any) -> None:
     assert page.locator("#labelled svg circle").count() == 6  # three points of two curves
     page.locator("#label-again").click()
     text_of(page, "#labelled", "Nothing labelled yet")
+
+
+def test_at_the_end_what_was_reached_stays(visit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(labelling, "MOST", 10)
+    page = visit()
+    tab(page, "Label")
+    page.locator("#label").click()
+    assert "10 are labelled, which is enough here" in text_of(page, "#labelled", "10 labelled")
+    page.locator("#label:disabled").wait_for()
+    assert page.locator("#labelled .card").count() == 10
+    page.locator("#label-again").click()
+    page.locator("#label:enabled").wait_for()
 
 
 def test_label_chooses_what_the_library_chooses(visit: Any, desk: Any) -> None:
@@ -52,7 +66,7 @@ def test_label_chooses_what_the_library_chooses(visit: Any, desk: Any) -> None:
         cards = page.locator("#labelled .card").all_inner_texts()
         for place, (row, score, card) in enumerate(zip(chosen.indices.tolist(), chosen.scores, cards, strict=True)):
             assert f"{before + place + 1}. {task.pool_names[row]}" in card
-            assert f"score {float(score):.4f} nats" in card
+            assert f"{float(score):.4f} nats of doubt" in card
         if not before:
             page.locator("#label").click()
             text_of(page, "#labelled", "20 labelled")

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 pytest.importorskip("gradio", reason="the page needs Gradio: pip install 'bayesvlm[app]'")
-from bayesvlm.app.drawings import CLASSES, drawings
+from bayesvlm.app import described
+from bayesvlm.app.drawings import CLASSES
 from bayesvlm.app.markup import cosine, percent
 from bayesvlm.app.picking import example
 
@@ -30,13 +31,12 @@ def test_model_measures_what_the_library_measures(visit: Any, desk: Any) -> None
     from bayesvlm.embedded import world
     from bayesvlm.evaluation import accuracy, ece, nlpd
 
-    split = drawings("new-drawing")
-    shown, names = split[:: len(split) // 330][:330], list(world("This test").load("new-drawing").classes)
+    shown, names = described.drawings("new-drawing"), list(world("This test").load("new-drawing").classes)
     vlm, labels = desk.models("emoji-clip").vlm, torch.tensor([names.index(each.name) for each in shown])
     images, texts = vlm.image_features([each.image for each in shown]), vlm.text_features(names)
     page = visit()
     tab(page, "Model")
-    page.locator("#model-show").click()
+    page.locator("#model-use").click()
     said = text_of(page, "#quality", "NLPD")
     ways = {"plain CLIP": vlm.plain(images, texts), "with the posterior": vlm.classify(images, texts).probs}
     for name, probs in ways.items():

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from .hands import seen, slide, tab
+from .hands import seen, slide, tab, type_into
 
 pytestmark = [pytest.mark.xdist_group("app"), pytest.mark.timeout(300)]
 
@@ -29,7 +29,7 @@ def filled(page: Any, name: str) -> None:
         page.locator("#label").click()
         seen(page, "#labelled svg")
     elif name == "Model":
-        page.locator("#model-show").click()
+        page.locator("#model-use").click()
         seen(page, "#card table")
         seen(page, "#quality table")
 
@@ -56,7 +56,62 @@ def test_a_phone_shows_all_tabs_without_scrolling_sideways(visit: Any, scheme: s
         })"""
     )
     assert not broken
+    tab(page, "Ask")
+    names = [f"{letter}{'nothingthatisanywordatall' * 3}" for letter in "abcdefghi"]
+    type_into(page, "classes", ", ".join(names))
+    page.locator("#ask").click()
+    seen(page, "#answer h3", "nothing")
+    assert not page.evaluate(
+        "[...document.querySelectorAll('#answer h3, #answer p, #answer li')].filter(each => "
+        "each.scrollWidth > each.clientWidth + 1 || each.getBoundingClientRect().right > 400)"
+        ".map(each => each.outerHTML.slice(0, 200))"
+    )
     letters, paper = page.evaluate("[getComputedStyle(document.querySelector('.bv p')).color, "
                                    "getComputedStyle(document.body).backgroundColor]")  # fmt: skip
-    bright = [sum(map(int, re.findall(r"\d+", each)[:3])) for each in (letters, paper)]
+    bright = [_brightness(each) for each in (letters, paper)]
     assert (bright[0] < bright[1]) == (scheme == "light")
+
+
+CONTRAST = """where => {
+    const light = colour => {
+        const [r, g, b] = colour.match(/[\\d.]+/g).slice(0, 3).map(part => part / 255)
+            .map(part => part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+    };
+    const behind = each => {
+        const colour = getComputedStyle(each).backgroundColor;
+        return /, 0\\)|transparent/.test(colour) ? behind(each.parentElement) : colour;
+    };
+    const letters = document.querySelector(where);
+    const [high, low] = [light(getComputedStyle(letters).color), light(behind(letters))].sort((a, b) => b - a);
+    return (high + 0.05) / (low + 0.05);
+}"""
+"""Of letters and what is behind them, as WCAG has it."""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_words_stand_out_and_so_does_the_filled_part_of_a_slider(visit: Any, scheme: str) -> None:
+    page = visit(color_scheme=scheme)
+    page.locator("#ask-drawings button").nth(6).click()
+    seen(page, "#answer .mark.doubt")
+    for where in ("[role=tab][aria-selected=true]", "#answer .mark.doubt", "#answer .quiet", "#answer h3"):
+        assert page.evaluate(CONTRAST, where) >= 4.5, where
+    tab(page, "Break it")
+    page.locator("#break-blur input[type=range]").wait_for()
+    filled, left, paper = page.evaluate(
+        """() => {
+            const shown = getComputedStyle(document.querySelector('#break-blur input[type=range]'));
+            return ['--slider-color', '--neutral-200', '--paper'].map(name => {
+                const probe = document.createElement('i');
+                probe.style.color = shown.getPropertyValue(name);
+                document.body.append(probe);
+                return getComputedStyle(probe).color;
+            });
+        }"""
+    )
+    away = [abs(_brightness(each) - _brightness(paper)) for each in (filled, left)]
+    assert away[0] > 2 * away[1]
+
+
+def _brightness(colour: str) -> int:
+    return sum(map(int, re.findall(r"\d+", colour)[:3]))

@@ -24,7 +24,7 @@ def test_what_is_no_picture_gets_a_sentence(visit: Any, tmp_path: Path) -> None:
     page = visit()
     for file in no_pictures(tmp_path):
         give(page, "ask", file)
-        said = text_of(page, "#answer [role=alert]", file.name)
+        said = text_of(page, "#ask-refused [role=alert]", file.name)
         assert "is not an image that Pillow can read" in said
     assert page.title() == "bayesvlm"
     type_into(page, "classes", "cat")
@@ -45,10 +45,11 @@ def test_what_is_no_picture_gets_a_sentence_on_every_tab(
         page.get_by_text("Another picture, other names").click()
     for file in no_pictures(tmp_path):
         give(page, box, file)
-        assert "is not an image that Pillow can read" in text_of(page, f"#{said} [role=alert]", file.name)
+        assert "is not an image that Pillow can read" in text_of(page, f"#{box}-refused [role=alert]", file.name)
     assert page.title() == "bayesvlm"
     give(page, box, blue(tmp_path))  # and it goes on as if nothing had been
     text_of(page, f"#{said}", "cosine")
+    page.locator(f"#{box}-refused [role=alert]").wait_for(state="detached")
     assert page.locator(f"#{said} [role=alert]").count() == 0
 
 
@@ -102,11 +103,11 @@ def test_what_a_file_is_called_does_not_matter(visit: Any, tmp_path: Path) -> No
     seen(page, "#answer img[alt='holiday']")
     text.write_text("no picture at all")
     give(page, "ask", text)
-    assert "is not an image" in text_of(page, "#answer [role=alert]", "notes.txt")
+    assert "is not an image" in text_of(page, "#ask-refused [role=alert]", "notes.txt")
     tab(page, "Search")
     give(page, "search", text)
-    assert "is not an image" in text_of(page, "#found [role=alert]", "notes.txt")
+    assert "is not an image" in text_of(page, "#search-refused [role=alert]", "notes.txt")
     tab(page, "Break it")
     page.get_by_role("button", name="Another picture, other names").click()
     give(page, "break", text)
-    assert "is not an image" in text_of(page, "#broken [role=alert]", "notes.txt")
+    assert "is not an image" in text_of(page, "#break-refused [role=alert]", "notes.txt")
