@@ -18,6 +18,7 @@ from bayesvlm.app.markup import axis_of, called, cosine, interval, page, percent
 from bayesvlm.app.models import Opened
 from bayesvlm.app.uploads import Picture
 from bayesvlm.core.errors import BayesVLMError
+from bayesvlm.core.estimation import Tower
 from bayesvlm.core.features import Features
 from bayesvlm.images.decoding import to_rgb
 
@@ -61,7 +62,8 @@ class Collection:
     def search(self, query: str | Picture, k: int, rank: Rank = "mean") -> Hits:
         """What is found for words, or for a picture."""
         asked = query.image if isinstance(query, Picture) else query
-        found = self.index.search(asked, min(k, len(self.index)), rank=rank)
+        tower: Tower = "image" if isinstance(query, Picture) else "text"
+        found = self.index.search(asked, min(k, len(self.index)), tower=tower, rank=rank)
         if isinstance(found, list):
             raise BayesVLMError("There are several queries; ask one at a time.")
         return replace(found, query=query.title) if isinstance(query, Picture) else found
