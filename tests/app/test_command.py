@@ -120,7 +120,7 @@ def test_nothing_is_left_when_the_page_is_ended(tmp_path: Path, number: int) -> 
 def test_a_terminal_that_is_closed_ends_it_too() -> None:
     from bayesvlm.app.ending import tidy_end
 
-    before = signal.getsignal(signal.SIGHUP)
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup has the tests ignore
     try:
         with tidy_end(), pytest.raises(SystemExit, match="0"):
             signal.raise_signal(signal.SIGHUP)
